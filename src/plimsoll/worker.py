@@ -1,12 +1,12 @@
 """Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
-* `compile` compiles steps for the CPU or the GPU of this machine, and `cross-compile` for an absent chip: questions of
-  the planner, one per line of standard input, until that closes.
-* `try` weighs a process that has imported what training imports, and then one that has loaded a plan's functions.
-* `train` trains. `plimsoll train` execs into it once the plan is made, so that its memory starts from zero.
-* `again` plans again after a run went over its budget, and execs into `train`. `train` execs into it.
+* `compile` compiles steps for this machine's CPU or GPU, and `cross-compile` for an absent chip. Both answer requests
+  of the planner, one per line of standard input, until it closes.
+* `try` measures its resident memory after training's imports. Given a plan, also after loading the plan's functions.
+* `train` trains. `plimsoll train` execs into `train` after planning, so that planning's memory is released.
+* `again` plans again after a run exceeded its budget. `train` execs into `again`, and `again` execs into `train`.
 * `together` trains as one of several processes.
-* The other verbs answer one request with one JSON object (`processes/request.py` sends it).
+* The other verbs answer one request with one JSON object (`processes/request.py` sends the request).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def main(arguments: list[str]) -> int:
     if verb == "together":
         from plimsoll.api.cluster import train_together
 
-        release()  # until training begins, a signal ends this process: nothing is lost
+        release()  # until training begins, a signal ends this process at once, and nothing is lost
         train_together(json.loads(request[0]))
     return _answer(verb)
 
 
 def _train(options: dict[str, Any]) -> int:
-    """Trains. Becomes the process that plans again if the run goes on with another plan, else returns the exit code."""
+    """Trains, and returns the exit code. If the run continues with another plan, execs into `again` instead."""
     with Interruption() as interruption:
         release()
         _import_jax()
@@ -76,7 +76,7 @@ def _train(options: dict[str, Any]) -> int:
         if ending.again is None:
             return ending.code
         hold()
-    if interruption.signal is not None:  # after the loop had ended: everything is saved
+    if interruption.signal is not None:  # a signal after the loop: everything is saved
         return 128 + interruption.signal
     from plimsoll.processes.handover import Ready, become
 
@@ -85,7 +85,7 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _import_jax() -> None:
-    """Imports JAX, and gives back what its import has touched, a hundred MiB."""
+    """Imports JAX, and returns the memory that only the import needed to the system, about 100 MiB."""
     import jax  # noqa: F401
 
     from plimsoll.training import memory
@@ -94,9 +94,9 @@ def _import_jax() -> None:
 
 
 def _end(words: str, code: int) -> NoReturn:
-    """Prints an error and ends this process.
+    """Prints an error, and ends this process at once by `os._exit`.
 
-    Not by returning: threads of a save that failed are waited for, and a lost accelerator's driver may hang.
+    A regular exit would wait for the threads of a failed save, and a lost accelerator's driver may hang.
     """
     print(f"error: {words}", file=sys.stderr)
     sys.stdout.flush()
@@ -105,14 +105,17 @@ def _end(words: str, code: int) -> NoReturn:
 
 
 NO_BACKEND = "Unable to initialize backend"
-"""Words with which JAX's error begins where a device that was listed cannot be used now."""
+"""Beginning of JAX's error message about a device that is listed but cannot be used."""
 
 
 def _try(subject: str) -> int:
-    """Does what training does before its first step, but for the state.
+    """Measures the resident memory of this process after training's imports, and after loading a plan's functions.
 
-    Prints what this process weighs with its imports, and then with the functions of a plan. The plan comes in a line of
-    standard input, once its functions are in the cache; none comes where only imports are weighed.
+    Prints the bytes after the imports. Then it reads a plan from a line of standard input, and prints a
+    `planned.Process` as JSON. The plan's functions must be in the cache. Without a plan, only imports are measured.
+
+    Args:
+        subject: A `planner.types.Subject` as JSON.
     """
     _import_jax()
     from plimsoll.engine.program import import_everything, try_out
@@ -122,7 +125,7 @@ def _try(subject: str) -> int:
     from plimsoll.training import memory
     from plimsoll.values import from_json, to_json
 
-    # What training imports, in its order.
+    # The imports of training, in the same order.
     about = from_json(Subject, json.loads(subject), "subject")
     recipe = from_dict(about.recipe)
     import_everything(recipe)
@@ -138,7 +141,7 @@ def _try(subject: str) -> int:
     return 0
 
 
-ANSWERS = {
+ANSWERS = {  # verb to module and function
     "evaluate": ("plimsoll.inference.evaluate", "evaluate"),
     "evaluate_text": ("plimsoll.inference.pretrained", "evaluate_text"),
     "sample_text": ("plimsoll.inference.pretrained", "sample_text"),
@@ -153,13 +156,13 @@ ANSWERS = {
 
 
 def _answer(verb: str) -> int:
-    """Reads the request from standard input, writes {"answer": ...} or what `PlimsollError.reply` returns."""
+    """Reads a request from standard input, and writes {"answer": ...} or the reply of a PlimsollError as JSON."""
     from plimsoll.errors import PlimsollError
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # silently: whoever asked says it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a message: the parent process prints one
     request = json.load(sys.stdin)
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what libraries print is no part of the answer
+        os.dup2(2, 1)  # output of libraries must not mix with the answer
         try:
             reply = {"answer": answer(verb, request)}
         except PlimsollError as problem:
@@ -173,7 +176,7 @@ def answer(verb: str, request: dict[str, Any]) -> Any:
 
     Args:
         verb: Key of `ANSWERS`, or a verb of the run's recipe (`Uses.verbs`).
-        request: What the verb's function takes.
+        request: Argument of the verb's function.
     """
     if verb not in ANSWERS:
         from plimsoll.inference import trained

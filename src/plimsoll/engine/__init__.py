@@ -1,1 +1,1 @@
-"""A recipe and a plan joined: the compiled steps, their bytes, and a training session in a process of its own."""
+"""Recipe and plan put together: compiled steps, measurements of their memory and speed, and training sessions."""

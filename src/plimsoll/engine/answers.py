@@ -1,4 +1,4 @@
-"""Answers about the plans of one recipe, for one chip, in a process that has imported JAX."""
+"""Answers to the planner's questions about the plans of one recipe on one chip, in a process that has imported JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll.recipes.saved import from_dict
 
 
 class Answers:
-    """Answers about the plans of one recipe, for one chip."""
+    """Answers to the planner's questions about the plans of one recipe on one chip."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -31,8 +31,8 @@ class Answers:
         self.steps = RecipeSteps(recipe, subject, self.backend.devices)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
-        # What is asked of no plan, or of several.
+        """Returns the answer to a request, of the type that `planner.child.ANSWERS` lists for the request's verb."""
+        # Questions about no plan, or about several plans.
         if request.verb == "rates":
             return self.backend.rates()
         if request.verb == "measure":
@@ -41,7 +41,7 @@ class Answers:
         if request.verb == "static":
             return self.steps.static(request.fsdp, request.storage)
 
-        # What is asked of one.
+        # Questions about a single plan.
         (plan,) = request.plans
         if request.verb == "trace":
             return self.trace(plan)
@@ -50,20 +50,22 @@ class Answers:
         return prepare(self.steps, self.backend, plan, request.depth)
 
     def trace(self, plan: Plan) -> Analysis:
-        """Returns what the traced step says of its bytes and its work."""
+        """Estimates the bytes and FLOPs of a plan's step from its jaxpr, without compiling the step."""
         estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
         file = self.steps.file(plan, "step")
         estimate = dataclasses.replace(estimate, is_filed=file is not None)
 
-        # Of an accelerator without its compiler: the gradient is split, and every product counts.
+        # The jaxpr of one accelerator has the whole gradient: subtract the part that FSDP puts on other devices.
         if self.subject.chip is not None:
             gradient = self.steps.gradient_bytes(plan)
             elsewhere = gradient - gradient // plan.fsdp
             estimate = dataclasses.replace(estimate, temp_bytes=max(0, estimate.temp_bytes - elsewhere))
+
+        # Attention kernels hide their matmuls from the jaxpr: without a compiler, count FLOPs of the step without them.
         if not self.subject.is_compiled:
             estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
 
-        # A step that leaves the state before it where it is.
+        # A step that does not donate the old state has the new state as additional output.
         if not self.subject.step_options.donates:
             static = self.steps.static(plan.fsdp, plan.storage)
             new_state = static.state_bytes - static.host_bytes(plan.offload)
@@ -71,7 +73,7 @@ class Answers:
         return estimate
 
     def analyse(self, plan: Plan) -> Analysis:
-        """Returns what the compiled step says; where there is no compiler, what the traced one does."""
+        """Compiles a plan's step, and returns its bytes and FLOPs; without a compiler, the estimate of `trace`."""
         if not self.subject.is_compiled:
             return self.trace(plan)
         lowered, jaxpr = self.steps.lowered(plan)
@@ -84,6 +86,6 @@ class Answers:
             step = compiling.result()
         analysis = self.backend.analysis(step, counted)
 
-        # What code weighs beside an accelerator, its compiler does not say.
+        # Compilers of accelerators report no number of instructions: estimate it from the jaxpr.
         instructions = analysis.instructions or likely_instructions(jaxpr)
         return dataclasses.replace(analysis, instructions=instructions, is_filed=file is not None)

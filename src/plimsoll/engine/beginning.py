@@ -1,4 +1,4 @@
-"""What a session begins with: its state, its schedule, and what earlier sessions evaluated."""
+"""The beginning of a session: its initial state, its schedule, and the evaluations of earlier sessions."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from plimsoll.training.step import State
 from plimsoll.types import Source
 
 BY_CLOCK = Every(seconds=300.0, first_seconds=60.0, largest_share=0.05)
-"""Saves of a process alone, by default, besides those after so many steps."""
+"""Default times of checkpoints of a single process, in addition to checkpoints after a number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What the steps of a session start from."""
+    """The state, data loader and checkpoints with which a session starts its steps."""
 
     checkpoints: Checkpoints
     loader: Source
-    """At the position that belongs to the state."""
+    """Data loader, about to yield the batch of the state's next step."""
     state: State
     resumed: int | None
-    """Step of the checkpoint that was loaded; None for a run that begins."""
+    """Step of the loaded checkpoint; None for a new run."""
 
 
 def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
-    """Opens checkpoints and data, and returns the state of the newest whole checkpoint, or that of a new run."""
+    """Opens checkpoints and data. Loads the newest undamaged checkpoint, or creates the state of a new run."""
     checkpoints = Checkpoints(
         run.folder,
         in_background=run.plan.lever("async_save"),
@@ -47,7 +47,7 @@ def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
         plan=run.plan.to_dict(),
     )
     loader = run.open().source(prefetch=run.plan.lever("prefetch"))
-    distributed.barrier("data")  # a host without the tokenised text has made it: minutes
+    distributed.barrier("data")  # a host without the tokenised text has just tokenised it, which takes minutes
     if jax.default_backend() != "cpu":
         loader = OnDevice(loader, executables.put)
     try:
@@ -67,8 +67,8 @@ def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
 
 
 def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoints) -> Loaded | None:
-    """Returns the newest whole checkpoint; None, with a note where the run had begun before, if there is none."""
-    # Frozen weights that a recipe reads from elsewhere are in no checkpoint.
+    """Loads the newest undamaged checkpoint. Returns None if there is none, with a note if steps were logged before."""
+    # Checkpoints leave out frozen weights that the recipe reads from other files.
     has_saved = distributed.of_first("has-saved", lambda: bool(run.folder.saved_steps()))
     frozen: dict[str, Any] = {}
     if run.recipe.hints.frozen_given and has_saved:
@@ -88,13 +88,13 @@ def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoint
 
 
 def sampled_state(run: TrainingRun, executables: Executables) -> State:
-    """Returns the state as it is sampled by the seed."""
+    """Returns the randomly initialized state of the recipe's seed."""
     seed = np.uint32(run.recipe.length.seed % 2**32)
     return jax.block_until_ready(executables.init(seed))
 
 
 def first_state(run: TrainingRun, executables: Executables) -> State:
-    """Returns the state of a new run, with the recipe's own parameters if it has some."""
+    """Returns the state of a new run. Parameters come from the recipe's files if it names some, else from the seed."""
     state = sampled_state(run, executables)
     options = run.recipe.hints.begins_with
     if options:
@@ -107,7 +107,7 @@ def first_state(run: TrainingRun, executables: Executables) -> State:
 
 
 def frozen_weights(run: TrainingRun, executables: Executables) -> dict[str, Any]:
-    """Returns the frozen weights of the parameters as a dictionary with them."""
+    """Loads the frozen weights that the recipe reads from files, as the entry `frozen` of the parameters."""
     state = sampled_state(run, executables)
     sampled = state["params"].pop("frozen")
     for leaf in jax.tree.leaves(state):
@@ -116,11 +116,11 @@ def frozen_weights(run: TrainingRun, executables: Executables) -> dict[str, Any]
 
 
 def schedule_of(run: TrainingRun) -> Schedule:
-    """Returns when this session evaluates, saves and ends."""
+    """Returns the schedule of this session's evaluations, checkpoints and end."""
     session = run.session
     steps = run.prepared.steps
 
-    # By default: each epoch, or quarter.
+    # Defaults: evaluate after each epoch or quarter of the run, save after each quarter and by the clock.
     evaluate = Every(steps=evaluation_steps(run.prepared))
     save = Every(steps=max(1, min(1000, steps // 4)))
     if distributed.processes() == 1:
@@ -139,7 +139,7 @@ def schedule_of(run: TrainingRun) -> Schedule:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What earlier sessions evaluated."""
+    """Evaluations of a run's earlier sessions."""
 
     best: Best
     patience: Patience
@@ -148,9 +148,10 @@ class Evaluated:
 
 
 def evaluated_before(run: TrainingRun, schedule: Schedule) -> Evaluated:
-    """Returns what the logged rows say of evaluations. Those of other data count for nothing.
+    """Reads the evaluations of earlier sessions from the logged metrics. Ignores evaluations on data that was replaced.
 
-    Of several processes the first one has the rows, and alone removes checkpoints that are not the best.
+    With several processes, process 0 reads the metrics and tells the others. The best step is left to process 0, which
+    alone removes checkpoints.
     """
     rows = list(read_rows(run.folder.metrics))
     same_data = [row for row in rows if row["step"] > run.prepared.data_since]

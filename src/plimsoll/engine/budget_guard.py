@@ -1,7 +1,7 @@
-"""The memory budget of one session: whether it was exceeded, what the run then keeps, and what is logged.
+"""The memory budget of one session: detection of an overrun, its record in the run folder, and its log message.
 
-On a CPU the kernel's count of the resident set is compared with it between steps. On an accelerator, whose allocator
-has the budget as its limit, and on a CPU under an address-space limit, the allocator refuses.
+On a CPU the peak resident set is compared with the budget between steps. On an accelerator the allocator has the budget
+as its limit, and fails an allocation that would exceed it. So does a CPU's allocator under an address-space limit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from plimsoll.units import format_bytes
 
 @dataclass
 class BudgetGuard:
-    """The budget of a session."""
+    """Checks a session's memory against its budget, and records an overrun."""
 
     run: TrainingRun
-    started: int = 0
-    """Peak when training began: no plan changes what a process needs until then, so another one is no answer to it."""
+    peak_before_training: int = 0
+    """Peak bytes of the process before its first step. They count as no overrun, because another plan needs as many."""
     overrun: Overrun | None = None
+    """The overrun of this session; None if the budget was not exceeded."""
     look_again: float = 0.0
-    """Time of `time.monotonic` before which `is_exceeded` does not look again."""
+    """Time of `time.monotonic` of the next check in `is_exceeded`."""
 
     @property
     def counts(self) -> bool:
-        """True where measured bytes are those that were predicted: no plan counts what a profile takes."""
+        """False while a profile is recorded: predictions leave out a profiler's memory."""
         session = self.run.session
         return not session.profile and session.profiler_port is None
 
     def is_exceeded(self) -> bool:
-        """Returns whether training should stop and be planned again. Looks every `memory.LOOK_SECONDS` at most."""
+        """Returns True if training should stop for a new plan. Measures at most once every `memory.LOOK_SECONDS`."""
         now = time.monotonic()
         if self.run.session.keep_plan or now < self.look_again:
             return False
@@ -46,16 +47,16 @@ class BudgetGuard:
         return self._excess_bytes() > 0
 
     def _excess_bytes(self) -> int:
-        """Returns the peak resident set if it exceeds the budget; 0 if it does not, or is not what was planned."""
+        """Returns the peak resident bytes of a CPU process if they exceed the budget, else 0."""
         if not self.counts or jax.default_backend() != "cpu":
             return 0
         peak = memory.peak_resident_bytes()
-        return peak if peak > max(self.run.session.budget_bytes, self.started) else 0
+        return peak if peak > max(self.run.session.budget_bytes, self.peak_before_training) else 0
 
     def keep_overrun(self, ended: Ended) -> None:
-        """Keeps an overrun in the run where steps are left for another plan, even if the process is killed later.
+        """Records an overrun in the run folder, if steps are left that another plan could take.
 
-        Of several processes all call it, and keep that of the one which held most.
+        All processes of a run call it, and each records the highest peak of all processes.
         """
         if ended.step < self.run.prepared.steps:
             highest = max(distributed.of_each("peaks", self._excess_bytes()))
@@ -63,10 +64,14 @@ class BudgetGuard:
                 self._keep("resident set", ended.step, highest)
 
     def end_by(self, problem: Exception) -> Ended:
-        """Returns how a session ends where the allocator refused, after keeping that; raises any other problem.
+        """Returns the end of a session whose allocation failed, if another plan may be tried.
 
-        Of several processes it raises StoppedError, which ends this one, and JAX ends the others. The first one keeps
-        an overrun of its own before.
+        Records the overrun in the run folder; with several processes only process 0 does.
+
+        Raises:
+            DeviceLostError: The accelerator no longer answers.
+            StoppedError: An allocation failed, and the run has several processes, --keep-plan or a profile.
+            Exception: `problem` itself, if it is any other error.
         """
         if allocator.device_lost(problem):
             raise self.lost(problem) from problem
@@ -79,9 +84,12 @@ class BudgetGuard:
         raise StoppedError(ended_by_memory(problem)) from None
 
     def refused(self, problem: BaseException) -> Ended:
-        """Keeps an allocator's refusal, and returns how the session ended: at the newest checkpoint.
+        """Records a failed allocation, and returns the session's end at the newest checkpoint's step.
 
-        The state may have been donated to the step that failed. Raises StoppedError where no other plan may be tried.
+        Later steps are lost, because the state may have been donated to the step that failed.
+
+        Raises:
+            StoppedError: --keep-plan or a profile rules out another plan.
         """
         step = max(self.run.folder.saved_steps(), default=0)
         message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
@@ -117,7 +125,7 @@ class BudgetGuard:
         overruns.add(self.run.folder, self.overrun)
 
     def words(self, *, plans_again: bool) -> str:
-        """Returns the overrun for the log: the facts, and what happens now."""
+        """Returns the log message of the overrun, with its bytes and its consequence for the run."""
         assert self.overrun is not None
         margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self.run.folder)))}"
         if self.run.session.keep_plan:

@@ -1,4 +1,4 @@
-"""What a session shows and logs: a row per logged step, messages, a bar or lines, and the summaries at the end."""
+"""Output of a session: logged metrics, messages, a progress bar, trackers, and the summaries at the end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Metrics of a step that every task has; `gradient_norm/embedding` is one of them, too."""
+"""Step metrics that every task has. The part of a name before a slash counts, as of `gradient_norm/embedding`."""
 
 
 class Console:
-    """The `training.acts.Log` of one session. It begins with the notes of the run, and the step it continues from."""
+    """The `training.acts.Log` of one session. It first prints the run's notes and the step the run continues from."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None
@@ -39,7 +39,7 @@ class Console:
         self.source = source
         self.phases = phases
 
-        # What earlier sessions logged: training and evaluation write rows of their own.
+        # The last metrics of earlier sessions. Steps and evaluations are in separate rows.
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(step)
         newest = {"elapsed_seconds": 0.0, "loss": 0.0, "validation_loss": None}
@@ -48,9 +48,9 @@ class Console:
         self.train_loss: float = newest["loss"] or 0.0
         self.validation_loss: float | None = newest["validation_loss"]
 
-        # Where it goes.
+        # Outputs: log file, progress bar, trackers, profile.
         self.file = LogFile(folder.path / "log.txt")
-        for note in run.notes:  # as they are, before a bar is drawn
+        for note in run.notes:  # printed directly, before a bar is drawn
             self.file.write(note)
             print(note, flush=True)
         self.bar = Progress(schedule.last_step, start_step=step, quiet=run.session.quiet)
@@ -63,18 +63,18 @@ class Console:
             if resumed >= schedule.last_step:
                 self.say(f"step {schedule.last_step:,} is past: nothing is trained")
 
-        # Times begin now.
+        # Start the clocks of steps and epochs.
         self.meter = Meter(run, source, seconds_before=newest["elapsed_seconds"])
         self.epochs = Epochs(run.prepared, step=step)
 
     def say(self, text: str | None, *, important: bool = False) -> None:
-        """Logs and prints a message, if there is one; with --quiet it prints only what is important."""
+        """Logs and prints a message, unless it is None. With --quiet it prints only important messages."""
         if text is not None:
             self.file.write(text)
             self.bar.message(text, important=important)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Notes a step's loss, time and bytes, and writes what is due after it."""
+        """Records a step's loss, time and memory. Logs and prints them if this step is to be logged."""
         self._show_epoch()
         self.phases.after_step()
         self.meter.end_step()
@@ -109,7 +109,7 @@ class Console:
         self.meter.begin_step()
 
     def summarise(self, ended: Ended, ledger: RunLedger, best: Best) -> None:
-        """Prints how the session ended: losses and times, bytes, and what to type next."""
+        """Prints the summary of the session: losses, times, memory, and commands to type next."""
         self._show_epoch()
         run = self.run
         early = ""
@@ -134,7 +134,7 @@ class Console:
         self.say(final_summary(outcome))
         self.say(ledger_table(ledger))
 
-        # Where it is, as a shell takes it, and what can be done with it.
+        # The path of the run, quoted for a shell, and commands that use the run.
         here = Path.cwd()
         path = run.folder.path
         shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -156,7 +156,7 @@ class Console:
         self.file.close()
 
     def _own(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics that are the task's own, but for those that are tables."""
+        """Returns the numbers among the metrics that only this task has, not the tables."""
         own = {}
         for name, value in with_tables(metrics, self.run.recipe.model.uses.tables).items():
             plain = name.removeprefix("validation_")
@@ -166,13 +166,13 @@ class Console:
         return own
 
     def _show_epoch(self) -> None:
-        """Prints the summary of an epoch that is over."""
+        """Prints the summary of a completed epoch, if one is pending."""
         summary = self.epochs.summary(self.validation_loss)
         if summary is not None:
             self.say(epoch_summary(summary))
 
     def _log(self, step: int, row: Mapping[str, float]) -> None:
-        """Writes a row, and sends it to the trackers. One that fails is given up: no reason to lose a run."""
+        """Writes a row of metrics, and sends it to the trackers. Drops a tracker that fails, so the run goes on."""
         self.metrics.log(step, with_tables(row, self.run.recipe.model.uses.tables))
         for tracker in list(self.trackers):
             try:

@@ -1,10 +1,10 @@
-"""The compiled functions of a run in files of the cache: who loads them neither traces nor lowers.
+"""The compiled functions of a plan as cache files. A process that loads them neither traces nor lowers.
 
-    compiled/function-DIGEST-NAME    `init`, `evaluate` or `step` of a plan, by all that they follow from
+    compiled/function-DIGEST-NAME    NAME: `init`, `evaluate` or `step`. DIGEST: hash of everything it depends on
 
-JAX pickles executables (jax 0.10.2, an experimental module). Files are opened only if this user wrote them and nobody
-else may write to them. A damaged one is as good as none. What JAX's own cache loads has lost its machine code and could
-not be written here, so these functions are compiled past that cache.
+JAX pickles executables (jax 0.10.2, an experimental module). A file is read only if this user wrote it and nobody else
+may write to it. A damaged file is ignored. An executable from JAX's own cache has lost its machine code and cannot be
+serialized again, so these functions are compiled with that cache switched off.
 """
 
 from __future__ import annotations
@@ -36,35 +36,41 @@ from plimsoll.types import StepOptions
 from plimsoll.values import to_json
 
 OURS = "plimsoll."
-"""Beginning of the names of this package's modules."""
+"""Prefix of the names of this package's modules."""
 NAMES = "init", "evaluate", "step"
+"""Names of a plan's compiled functions."""
 READ_BY_JAX = "JAX_", "XLA_"
-"""Beginnings of the names of variables that JAX and XLA read."""
+"""Prefixes of the environment variables that JAX and XLA read."""
 SHA256_BYTES = 32
-"""Bytes at the beginning of a file, the digest of the others."""
+"""Length of the digest at the beginning of a file, which covers the rest of the file."""
 OTHERS_MAY_WRITE = 0o022
+"""Mode bits of a file that its group or everyone may write to."""
 
 
 def are_ours(parts: Mapping[str, Any]) -> bool:
-    """Returns whether all code of a recipe's parts is this package's."""
+    """Returns True if this package defines all parts of a recipe, so that no user code is in them."""
     modules = [type(part).__module__ for part in parts.values()]
     return None not in names_of(parts).values() and all(name.startswith(OURS) for name in modules)
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of a plan's functions. They need not be there."""
+    """Cache files of a plan's compiled functions. The files need not exist."""
 
     digest: str
-    """Of all that the functions follow from."""
+    """Hash of everything that the functions depend on: recipe, plan, versions, flags."""
 
     @classmethod
     def of(cls, recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Files | None:
-        """Returns the files of a plan on one CPU device; None elsewhere, and where only a trace tells what it is."""
+        """Returns the cache files of a plan's functions.
+
+        Returns None for several devices, accelerators, user code, and recipes that begin with given weights: their
+        functions are not kept in files.
+        """
         parts = {"model": recipe.model, "optimizer": recipe.optimizer}
         if not are_ours(parts) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
             return None
-        follows_from = {
+        dependencies = {
             "parts": names_of(parts),
             "options": {role: asdict(part) for role, part in parts.items()},
             "spec": recipe.spec.to_json(),
@@ -75,31 +81,31 @@ class Files:
             "software": software_digest(),
             "flags": {name: value for name, value in os.environ.items() if name.startswith(READ_BY_JAX)},
         }
-        text = json.dumps(follows_from, sort_keys=True)
+        text = json.dumps(dependencies, sort_keys=True)
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32])
 
     def path(self, name: str) -> Path:
-        """Returns the file of one of NAMES."""
+        """Returns the file of a function, by its name in NAMES."""
         return cache_folder() / "compiled" / f"function-{self.digest}-{name}"
 
     def load(self) -> program.Executables | None:
-        """Loads the plan's functions; None if one of them is not there."""
+        """Loads the plan's functions. Returns None unless all of them are in files."""
         functions = {}
         for name in NAMES:
             functions[name] = _read(self.path(name))
-            memory.trim()  # loading one leaves tens of MiB that the next would come on top of
+            memory.trim()  # loading a function leaves tens of MiB in the heap
             if functions[name] is None:
                 return None
         state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), functions["init"].out_info)
         return program.executables(**functions, state=state)
 
     def compiled(self, name: str, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Returns one of the functions, compiled."""
+        """Loads a function from its file, or compiles it and writes the file."""
         return compiled(lowered, self.path(name))
 
 
 def compiled(lowered: jax.stages.Lowered, file: Path | None) -> jax.stages.Compiled:
-    """Returns a function, compiled: from its file, if it has one, which is written if it is not there."""
+    """Loads a function from `file`, or compiles it and writes `file`. Without a file it only compiles."""
     if file is None:
         return program.compiled(lowered)
     function = _read(file)
@@ -113,7 +119,7 @@ def compiled(lowered: jax.stages.Lowered, file: Path | None) -> jax.stages.Compi
 
 @contextlib.contextmanager
 def _past_jaxs_cache() -> Iterator[None]:
-    """Makes JAX neither read nor write its own cache. It looks at its setting once, unless its cache is reset."""
+    """Switches JAX's compilation cache off. JAX reads that setting once, and again only after its cache is reset."""
     usual = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -141,7 +147,7 @@ def _read(path: Path) -> jax.stages.Compiled | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all. A cache that takes nothing more does without."""
+    """Writes a cache file atomically. Errors of the file system are ignored: the cache is optional."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

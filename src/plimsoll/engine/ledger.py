@@ -1,4 +1,4 @@
-"""Measurements of one session, and the ledger made of them: bytes by component, predicted and measured."""
+"""Memory measurements of one session, and the run's ledger: predicted and measured bytes of each component."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plimsoll.values import to_json
 
 
 def held_by(state: State) -> dict[str, int]:
-    """Returns the bytes of a state by component: on all devices that are one CPU, or on the fullest one."""
+    """Returns the bytes of a state by component: the sum of all devices of a CPU, the most of any accelerator."""
     total = sum if allocator.device_bytes() is None else max
 
     def held(tree: Any) -> int:
@@ -39,24 +39,28 @@ def held_by(state: State) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """What one session measures."""
+    """Memory measurements of one session."""
 
     run: TrainingRun
     guard: BudgetGuard
     phases: Phases
     source: TimedSource
     shapes: Any
-    """Of the state."""
+    """Shapes and shardings of the state."""
     held: Mapping[str, int]
     """Bytes of the state by component (`held_by`)."""
     fullest_bytes: int
-    """Bytes of the state on the device that holds most of it."""
+    """Bytes of the state on the device with the largest share of it."""
     resumed: int | None
-    """Step that the session continues from; None for a run that begins."""
+    """Step that the session continues from; None for a new run."""
 
     def write(self, ended: Ended | None) -> RunLedger:
-        """Writes and returns the ledger: the session with the highest peak by component, every phase, all notes."""
-        # This session.
+        """Writes and returns the run's ledger, with the components of the session that had the highest peak.
+
+        Args:
+            ended: End of the session; None if an error ended it.
+        """
+        # Measurements and notes of this session.
         self.phases.look()
         peak = allocator.peak_bytes()
         budget = self.run.session.budget_bytes
@@ -68,7 +72,7 @@ class Measurements:
                 " --replan and a larger --memory"
             )
 
-        # The sessions before. A process's peak is not a card's.
+        # Earlier sessions. Peaks are comparable only if both are of host memory, or both of an accelerator.
         earlier = None
         if self.run.folder.has("ledger.json"):
             try:
@@ -94,20 +98,20 @@ class Measurements:
         return ledger
 
     def _peaks(self) -> dict[str, int]:
-        """Returns the peak after each phase of this session that raised it."""
+        """Returns the peak bytes after each phase of this session that raised the peak."""
         peaks = self.phases.peaks
         if allocator.device_bytes() is None:
             return peaks
-        # Loading, restoring and saving are the host's, and steps during a save are steps.
+        # On an accelerator, loading and restoring use host memory, and steps beside a save count as training.
         on_device = {name: peaks[name] for name in ("start", "evaluate") if name in peaks}
         training = max(peaks.get("train", 0), peaks.get("save", 0))
         return on_device | ({"train": training} if training else {})
 
     def _components(self, peak: int) -> dict[str, int | None]:
-        """Returns bytes by component: the state by its arrays, the others by what is held between steps and at most."""
+        """Returns bytes by component: the state from its arrays, the rest from the bytes between steps and the peak."""
         state = sum(self.held.values())
         between = self.phases.between_steps or peak
-        training = self.phases.peaks.get("train")  # None where loading had needed more
+        training = self.phases.peaks.get("train")  # None where loading needed more than training
         temporaries = None if training is None else max(0, training - between)
         components = {**self.held, "step temporaries": temporaries}
         if allocator.device_bytes() is not None:
@@ -118,14 +122,14 @@ class Measurements:
         return components | self._beyond(components, peak)
 
     def _beyond(self, components: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
-        """Returns what the peak has beyond these components, as the first that is predicted besides: a save, say."""
+        """Returns the part of the peak beyond the given components, under the name of the next predicted component."""
         predicted = self.run.planned.ledger.components
         names = [name for name in predicted if name not in (*components, AFTER_OVERRUN)]
         known = sum(size or 0 for size in components.values())
         return {name: max(0, peak - known) for name in names[:1]}
 
     def _host(self, earlier: RunLedger | None) -> RunHost | None:
-        """Returns the ledger of the host beside an accelerator, with the highest peak of the run's processes."""
+        """Returns the host memory of a run on an accelerator, with the highest peak of its sessions; None on a CPU."""
         planned = self.run.planned.ledger.host
         if planned is None:
             return None
@@ -135,7 +139,7 @@ class Measurements:
         return RunHost(**vars(planned), measured_peak_bytes=peak)
 
     def _per_device(self) -> PerDevice | None:
-        """Returns what each of several devices holds of the state, by its shards, beside what it is to hold."""
+        """Returns the predicted and measured bytes of the state on one of several devices; None for a single device."""
         plan = self.run.plan
         if plan.devices == 1:
             return None
@@ -150,7 +154,7 @@ class Measurements:
         )
 
     def _ended_early(self, ended: Ended | None) -> EndedEarly | None:
-        """Returns where evaluations without a better one ended the run."""
+        """Returns the step at which --patience ended the run; None if it did not."""
         if ended is None or ended.why is not Reason.NO_BETTER:
             return None
         return EndedEarly(step=ended.step, patience=self.run.session.patience or 0)

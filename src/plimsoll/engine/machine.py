@@ -1,4 +1,4 @@
-"""Devices that JAX finds on this machine, and their rates: work that is timed, in a child like training's."""
+"""Devices that JAX finds on this machine, and their measured rates. Runs in a child process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
 
 MOST_OF_A_MESSAGE = 400
-"""Characters that are shown of a message of JAX or its plug-in."""
+"""Characters of a message from JAX or its plug-in after which it is cut off."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures this machine: a CPU in about two seconds, a card in some more.
+    """Measures the rates of this machine. Takes about two seconds for a CPU, and longer for a GPU.
 
-    Rates are the best of a few: what it can do without other load.
+    Each rate is measured several times, so that other load on the machine changes it little.
 
-    With `together` (a `cluster.Membership` as a dictionary) every process reports its host and devices, and reads those
-    of all, in the order of their numbers.
+    Args:
+        request: May have `together`, a `cluster.Membership` as a dictionary. The result then has `processes`: host and
+            devices of every process, by process number.
+
+    Returns:
+        Backend, devices, FLOP/s by precision, bytes per second, and resident bytes of the process.
     """
     everyone = {}
     if together := request.get("together"):
@@ -50,10 +54,10 @@ def _local_devices() -> list[dict[str, str]]:
 
 
 def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the devices JAX would train on, and what the allocator could give of each; allocates nothing.
+    """Returns the devices that JAX would train on, each with its allocator's limit in bytes. Allocates nothing.
 
     Raises:
-        PlimsollError: JAX has no devices, in one paragraph with what its plug-in says.
+        PlimsollError: JAX finds no device, or its plug-in fails. The text has the plug-in's messages.
     """
     messages = _Messages()
     discovery = logging.getLogger("jax._src.xla_bridge")
@@ -61,7 +65,7 @@ def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
     discovery.propagate = False  # JAX prints the traceback of a plug-in that fails
     try:
         devices = jax.local_devices()
-    except RuntimeError as problem:  # their driver or library is missing
+    except RuntimeError as problem:  # the driver or a library of the devices is missing
         messages.texts.append(str(problem).partition(" (set JAX_PLATFORMS")[0])
         devices = []
     if not devices or (messages.texts and jax.default_backend() == "cpu"):
@@ -76,7 +80,7 @@ def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Messages(logging.Handler):
-    """Warnings and errors of a logger, kept instead of printed; of an exception its own text."""
+    """Handler that keeps a logger's warnings and errors instead of printing them. Of an exception it keeps the text."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -88,5 +92,5 @@ class _Messages(logging.Handler):
 
 
 def _one_paragraph(texts: list[str]) -> str:
-    """Returns messages without their line breaks, each at most MOST_OF_A_MESSAGE characters long."""
+    """Joins messages into one line, each cut off after MOST_OF_A_MESSAGE characters."""
     return "; ".join(dict.fromkeys(" ".join(text.split())[:MOST_OF_A_MESSAGE] for text in texts))

@@ -1,4 +1,4 @@
-"""Times of a session: of steps, of waiting for data, of epochs."""
+"""Time measurements of a session: steps, waiting for data, epochs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from plimsoll.types import Batch, Source
 
 
 class TimedSource:
-    """A source that measures how long training waited for batches, and the bytes that reading the first one left.
+    """A data source that measures the time that training waited for batches, and the memory that the source holds.
 
-    On an accelerator steps run meanwhile.
+    On an accelerator, steps run during that wait.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.waited_seconds = 0.0
         self.held_bytes: int | None = None
-        """None before the first batch."""
+        """Bytes that remained allocated after reading the first batch; None before the first batch."""
         self._bytes_before = allocator.bytes_now()
 
     def __next__(self) -> Batch:
@@ -32,7 +32,7 @@ class TimedSource:
         batch = next(self.source)
         self.waited_seconds += time.monotonic() - start
         if self.held_bytes is None:
-            memory.trim()  # loading a tokenizer leaves up to as much as it keeps
+            memory.trim()  # loading a tokenizer leaves freed memory in the heap, up to the tokenizer's own size
             self.held_bytes = max(0, allocator.bytes_now() - self._bytes_before)
         return batch
 
@@ -44,13 +44,13 @@ class TimedSource:
 
 
 class Meter:
-    """Times and rates of the steps since the last row that was logged."""
+    """Times and rates of the steps since the last logged row."""
 
     def __init__(self, run: TrainingRun, source: TimedSource, *, seconds_before: float) -> None:
         self._run = run
         self._source = source
         self._seconds_before = seconds_before
-        """Time of the sessions before."""
+        """Seconds of training in earlier sessions."""
         self._started = time.monotonic()
         self._step_began = self._started
         self._steps = 0
@@ -59,28 +59,28 @@ class Meter:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Time of all sessions."""
+        """Seconds of training in all sessions of the run."""
         return self._seconds_before + time.monotonic() - self._started
 
     @property
     def waited_share(self) -> float:
-        """Share of this session's time in which training waited for data."""
+        """Fraction of this session's time in which training waited for data."""
         return self._source.waited_seconds / max(1e-9, time.monotonic() - self._started)
 
     def begin_step(self) -> None:
-        """Begins the time of the next step: what came before it is not of it."""
+        """Starts the clock of the next step, so that logging, evaluating and saving are not in the step's time."""
         self._step_began = time.monotonic()
 
     def end_step(self) -> None:
-        """Ends the time of a step, and begins that of the next."""
+        """Adds the time of the current step, and starts the clock of the next step."""
         began = self._step_began
         self.begin_step()
         self._step_seconds += self._step_began - began
         self._steps += 1
 
     def row(self) -> dict[str, float]:
-        """Returns means over the steps since the last call, and the memory in use, as they are logged."""
-        # Means over the steps.
+        """Returns the times, rates and memory that are logged. Times are means over the steps since the last call."""
+        # Mean times per step.
         seconds = self._step_seconds / self._steps
         waited = self._source.waited_seconds
         data_seconds = (waited - self._waited_before) / self._steps
@@ -88,7 +88,7 @@ class Meter:
         self._step_seconds = 0.0
         self._steps = 0
 
-        # The rate, and the share of the machine's arithmetic: at most 1, its rates may have been measured under load.
+        # Rate, memory and MFU. An MFU above 1 is left out: the machine's FLOP/s were then measured under other load.
         spec = self._run.prepared.spec
         examples = self._run.recipe.effective_batch * spec.rate_per_example
         row = {
@@ -110,7 +110,10 @@ class Meter:
 
 
 class Epochs:
-    """Summaries of epochs: of one, of several where evaluations are rarer, and of the last one."""
+    """Sums training losses, and makes a summary at the end of each epoch and of the run.
+
+    Where evaluations are rarer than epochs, one summary covers all epochs since the previous summary.
+    """
 
     def __init__(self, prepared: Prepared, *, step: int) -> None:
         self._steps = prepared.steps
@@ -123,15 +126,15 @@ class Epochs:
         self._pending: Epoch | None = None
 
     def over(self, step: int) -> int:
-        """Returns the number of epochs that are over after a step; 0 if the size of an epoch is unknown."""
+        """Returns the number of epochs completed after a step; 0 if the length of an epoch is unknown."""
         return epochs_over(step, self._per_epoch, self._steps) if self._per_epoch else 0
 
     def begun(self, step: int) -> float:
-        """Returns the same with a part of the epoch that is not over."""
+        """Returns the number of epochs after a step, with the fraction of the unfinished epoch; 0 if unknown."""
         return step / self._per_epoch if self._per_epoch else 0.0
 
     def add(self, step: int, loss: float, *, elapsed_seconds: float) -> None:
-        """Adds the loss of a step. Makes a summary if it ends an epoch."""
+        """Adds the loss of a step. Makes a summary if the step ends an epoch that is to be summarised."""
         self._loss_sum += loss
         self._loss_count += 1
         number = self.over(step)
@@ -153,12 +156,16 @@ class Epochs:
         self._loss_count = 0
 
     def summary(self, validation_loss: float | None) -> Epoch | None:
-        """Returns the summary of an epoch that is over, once: after its evaluation, or before the next step."""
+        """Returns the pending summary and removes it; None if no epoch has ended since the last call.
+
+        Args:
+            validation_loss: Loss of the latest evaluation, for the summary.
+        """
         pending = self._pending
         self._pending = None
         return pending and replace(pending, validation_loss=validation_loss)
 
 
 def evaluation_steps(prepared: Prepared) -> float:
-    """Returns the steps between the evaluations of a run without --eval-every."""
+    """Returns the number of steps between evaluations, for a run without --eval-every."""
     return prepared.evaluate_every or steps_between_evaluations(prepared.steps, prepared.steps_per_epoch)

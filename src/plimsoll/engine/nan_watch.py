@@ -1,4 +1,4 @@
-"""`--debug-nans`: the place where the first NaN is made."""
+"""`--debug-nans`: finds the operation that makes the first NaN."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 def watched_for_nan(run: TrainingRun, executables: Executables) -> Executables:
-    """Returns the executables with a step that stops at a NaN. The plan's step leaves the state before it there."""
+    """Returns the executables with a step that stops at a NaN. The plan's step must not donate its state."""
     functions = functions_here(run.recipe, run.plan, run.planned.step_options, steps=run.prepared.steps)
     step = stopping_at_nan(functions.take_step, executables.step, run.folder.path / "nan.txt")
     return dataclasses.replace(executables, step=step)
 
 
 def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
-    """Returns a step for `--debug-nans`, which raises StoppedError with the place of the first NaN.
+    """Returns a step for `--debug-nans`, which raises StoppedError with the source line of the first NaN.
 
-    Training runs at full speed until a step's loss or gradient is not finite. The state before it is still there
-    (`StepOptions.donates`), so that step is taken again outside of `jit` with `jax_debug_nans`, which stops at the
-    first operation whose result is NaN.
+    Training runs at full speed until a step's loss or gradient is not finite. The old state still exists, because the
+    step does not donate it (`StepOptions.donates`). So the step is repeated outside of `jit` with `jax_debug_nans`,
+    which stops at the first operation whose result is NaN.
 
     Args:
-        step: The step before it was compiled.
-        compiled: The step, compiled.
-        report: File for the traceback.
+        step: The step as a Python function.
+        compiled: The same step, compiled.
+        report: Path of the file for the traceback.
     """
 
     def watched(state: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:

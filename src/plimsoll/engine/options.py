@@ -1,4 +1,4 @@
-"""Options of training besides the recipe: the same for `plimsoll train`, `plimsoll.train` and the training process."""
+"""Options of training besides the recipe, for `plimsoll train`, `plimsoll.train` and the training process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from plimsoll.units import parse_budget, parse_seconds
 
 Chip = Annotated[str, Metavar("CHIP")]
 Often = Annotated[int | str, Metavar("N|TIME")]
-"""Steps, or a time like 10min."""
+"""Interval in steps, or a time like 10min."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(Options):
-    """How far a plan may change the numbers."""
+    """Option for the precision that a plan may use."""
 
     group = "levers"
 
@@ -30,7 +30,7 @@ class Arithmetic(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Place(Arithmetic):
-    """What a plan is made for."""
+    """Options of planning: the memory, the chip, the devices, and the time for the search."""
 
     group = "plan"
 
@@ -51,11 +51,11 @@ class Place(Arithmetic):
 
     @property
     def step_options(self) -> StepOptions:
-        """What is set about the step itself."""
+        """Options of the training step that planning and training must agree on."""
         return StepOptions(norms=self.log_norms)
 
     def check_options(self) -> None:
-        """Raises RecipeError for a size or a time that cannot be read, before data is looked for."""
+        """Raises RecipeError for a size or a time that cannot be parsed. Reads no data."""
         if self.memory is not None:
             parse_budget(self.memory)
         if self.within is not None:
@@ -67,10 +67,10 @@ class Place(Arithmetic):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Place):
-    """Options of training, as the command line reads them, the library takes them and the training process gets them.
+    """Options of training, for the command line, the library and the training process.
 
-    The docstrings are the help texts. None of the options from `max_steps` on changes what is trained, only how long,
-    and what is written about it.
+    The fields' docstrings are the help texts. Options from `max_steps` on change the length and the output of training,
+    but not the training itself.
     """
 
     group = "run"
@@ -118,7 +118,7 @@ class TrainOptions(Place):
     name: str | None = field(default=None, metadata={"option": False})
     """Name of the recipe in messages. By default its kind."""
     on_purpose: tuple[str, ...] = field(default=(), metadata={"option": False})
-    """Options of the recipe that are changed in a run that goes on (`plimsoll resume`)."""
+    """Names of the recipe's options that `plimsoll resume` changes in an existing run."""
     pins: Mapping[str, Any] = field(default_factory=dict, metadata={"option": False})
     """Levers to fix, by name; the planner chooses the others."""
     max_seconds: float | None = field(default=None, metadata={"option": False})
@@ -145,7 +145,14 @@ class TrainOptions(Place):
             raise RecipeError(f"--max-minutes must be above 0, got {self.max_seconds / 60:g}")
 
     def often(self, name: str) -> Every | None:
-        """Returns how often --save-every or --eval-every says. Raises RecipeError if it says neither steps nor time."""
+        """Returns the interval of --save-every or --eval-every; None if the option is not set.
+
+        Args:
+            name: Field of the option: `save_every` or `eval_every`.
+
+        Raises:
+            RecipeError: The value is neither a number of steps nor a time.
+        """
         value = getattr(self, name)
         if value is None:
             return None
@@ -155,7 +162,7 @@ class TrainOptions(Place):
             raise RecipeError(f"{flag_of(name)} takes a number of steps or a time, got {value!r}: {problem}") from None
 
     def refuse_clock(self, processes: int) -> None:
-        """Raises RecipeError where several processes are to evaluate or save by the clock: each has one of its own."""
+        """Raises RecipeError if several processes are to evaluate or save by the clock, because their clocks differ."""
         if processes == 1:
             return
         for name in ("save_every", "eval_every"):
@@ -169,19 +176,20 @@ class TrainOptions(Place):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Options of this session that `plimsoll resume` goes on with: when it evaluates, saves, logs and ends."""
+        """Options of evaluating, saving and logging that `plimsoll resume` reuses."""
         names = ("eval_every", "save_every", "log_every", "log_norms", "patience")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session(TrainOptions):
-    """Options of the training process, which finds everything else in the run folder."""
+    """Options of the training process, which reads recipe, plan and data facts from the run folder."""
 
     run: str = ""
-    """Folder of the run; always given."""
+    """Folder of the run; never empty."""
     budget_bytes: int
+    """Memory budget of one device."""
     notes: tuple[str, ...] = ()
     """Sentences for the log and the ledger."""
     lock: int | None = None
-    """The descriptor that holds the run's lock: planning again needs it."""
+    """File descriptor that holds the run's lock. A process that plans the run again inherits the descriptor."""

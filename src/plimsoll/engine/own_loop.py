@@ -1,7 +1,7 @@
-"""A plan's state and step for a training loop of the user's own, in the user's own process.
+"""State and step of a plan for the user's own training loop, in the user's own process.
 
-The step is the one that was planned: the same function, jitted, its state donated, the batch split as planned. JAX is
-the user's here: it must run on the chip that was planned for.
+The step is compiled exactly as it was planned: the state is donated, and the batch is split over devices and
+micro-batches. JAX in the user's process must run on the plan's chip.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from plimsoll.types import LossSum
 
 
 class OwnLoop:
-    """State and step of a plan, compiled when they are first needed."""
+    """State and step of a plan for the user's own loop. Functions are compiled when they are first called."""
 
     def __init__(self, recipe: Recipe, planned: Planned, form: BatchForm, *, platform: str, steps: int) -> None:
-        """Looks at nothing but where JAX runs.
+        """Checks that JAX runs on the plan's platform. Compiles nothing.
 
         Args:
-            recipe: The recipe; its `init` and data are not used by the step.
-            planned: Its plan.
-            form: Form of a batch.
+            recipe: The recipe. The step does not use its `init` and its data.
+            planned: The recipe's plan.
+            form: Names, shapes and dtypes of a batch.
             platform: Platform of the plan's chip: cpu, cuda or tpu.
             steps: Length of the schedule.
 
         Raises:
-            RecipeError: JAX runs on another platform here, or has 64-bit numbers.
+            RecipeError: JAX runs on another platform in this process, or with `jax_enable_x64`.
         """
         plan = planned.plan
         if BACKEND[platform] != jax.default_backend():
@@ -60,29 +60,29 @@ class OwnLoop:
         self._is_checked = False
 
     def start(self, recipe: Recipe, seed: int) -> Any:
-        """Returns the state before the first step.
+        """Returns the initial state.
 
         Args:
             recipe: The recipe with its `init`.
-            seed: Seed of the parameters, and of the keys that the loss gets.
+            seed: Seed of the parameters, and of the PRNG keys of the loss.
         """
         init = compiled(self._functions_of(recipe).init(), deterministic=self._plan.deterministic)
         return init(np.uint32(seed % 2**32))
 
     def step(self, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
-        """Returns the next state and the step's metrics. The state that it was given is gone: it is donated.
+        """Returns the next state and the step's metrics. The old state is donated and cannot be used again.
 
         Args:
-            state: Of `start`, or of the step before.
-            batch: Arrays of the shapes that were planned for.
+            state: State from `start` or from the previous step.
+            batch: Arrays of one effective batch, in the planned shapes.
 
         Returns:
             The state, and `loss` (the mean over the batch), `gradient_norm`, `weight`, and the metrics of the loss.
 
         Raises:
             DataError: The batch has another shape, or is another pytree.
-            RecipeError: It is no state of this plan, or an earlier step has taken it; or the first two examples of the
-                first batch show that the loss is no sum over examples.
+            RecipeError: `state` is not a state of this plan, or was donated to an earlier step. Or the first two
+                examples of the first batch show that the loss is not a sum over examples.
         """
         named = self._form.checked(batch, self._recipe.effective_batch)
         if not self._is_checked:
@@ -95,7 +95,7 @@ class OwnLoop:
         return state, {name: _mean(value) if isinstance(value, LossSum) else value for name, value in report.items()}
 
     def params(self, state: Any) -> Any:
-        """Returns the parameters in a state as the loss reads them."""
+        """Returns the parameters of a state in the form that the loss takes."""
         params = _params(state)
         return params["trainable"] if params.keys() == {"trainable"} else params
 
@@ -119,22 +119,22 @@ class OwnLoop:
 
 
 def _params(state: Any) -> dict[str, Any]:
-    """Returns all parameters of a state, trained ones and others, as the loss reads them."""
+    """Returns all parameters of a state, trainable and frozen, in the form that the loss takes."""
     _require_state(state)
     return state["params"] | {"trainable": readable(state["params"]["trainable"])}
 
 
 def _require_state(state: Any) -> None:
-    """Raises RecipeError for what is no state of a plan, and for one that an earlier step has taken."""
+    """Raises RecipeError unless `state` is a plan's state that was not yet donated to a step."""
     if not isinstance(state, dict) or not {"params", "optimizer", "step"} <= state.keys():
         raise RecipeError(
-            f"this is no state of the plan but a {type(state).__name__}: give what plan.start(init) or the step before"
-            " has returned. Parameters become a state by plan.start(lambda key: params)"
+            f"this is no state of the plan but a {type(state).__name__}: give the state that plan.start(init) or the"
+            " previous step has returned. Parameters become a state by plan.start(lambda key: params)"
         )
     if any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array)):
         raise RecipeError(
-            "an earlier step has taken this state: it is donated, so that two of them are never in memory. Go on with"
-            " the state that the step returned: state, metrics = step(state, batch)"
+            "an earlier step has taken this state: a step's state is donated, so that two states are never in memory."
+            " Go on with the state that the step returned: state, metrics = step(state, batch)"
         )
 
 

@@ -1,4 +1,4 @@
-"""A recipe and a plan as executables: the same in the compile child, a trial and the training process."""
+"""The executables of a recipe under a plan. The compile child, a trial and the training process share this code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll.types import StepOptions
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
-    """Imports every module the run will use, so that a trial weighs what a training process weighs."""
+    """Imports all modules that a run uses, so that a trial process has the resident memory of a training process."""
     from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
 
     trackers = [] if tracker == "none" else [tracker]
@@ -37,15 +37,15 @@ def functions_of(
     backend: str | None = None,
     devices: Sequence[Any] | None = None,
 ) -> program.Functions:
-    """Returns the functions of a recipe under a plan, for every process that compiles, times or runs them.
+    """Returns a recipe's functions (init, step, evaluate) under a plan, ready to be traced and lowered.
 
     Args:
         recipe: The recipe.
-        plan: Its plan.
-        options: What the user sets about the step.
+        plan: The recipe's plan.
+        options: Options of the training step.
         steps: Length of the schedule.
-        backend: JAX's name of the platform that they are for; this process's own if left out.
-        devices: Devices that they are lowered for; None for the only one of this process.
+        backend: JAX's name of the target platform; this process's platform if left out.
+        devices: Devices that the functions are lowered for; None for the only device of this process.
     """
     task = recipe.task(plan.compute(backend or jax.default_backend()))
     rule = recipe.update_rule(steps, plan.storage)
@@ -53,13 +53,13 @@ def functions_of(
 
 
 def functions_here(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Functions:
-    """Returns the functions of a recipe under a plan, for the devices of this process and of those it trains with."""
+    """Returns a recipe's functions under a plan, for the devices of all processes of the run."""
     devices = distributed.devices(plan.devices) if plan.devices > 1 else None
     return functions_of(recipe, plan, options, steps=steps, devices=devices)
 
 
 def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Program:
-    """Lowers the run's executables: the same in the compile child and in the training process."""
+    """Lowers a recipe's functions under a plan, for the devices of all processes of the run."""
     return functions_here(recipe, plan, options, steps=steps).program(
         batch=recipe.spec.batch(recipe.effective_batch),
         evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
@@ -67,7 +67,7 @@ def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 
 
 def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
-    """Loads the executables from the cache, or compiles them, and gives back what each stage left behind."""
+    """Loads the executables from the cache, or compiles them. Returns freed memory to the system after each stage."""
     memory.trim()
     files = Files.of(recipe, plan, options, steps=steps)
     executables = None if files is None else files.load()
@@ -81,22 +81,22 @@ def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> pro
 
 
 def try_out(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Process:
-    """Does what a training process does from its imports to its first step, but for the state, and weighs this process.
+    """Measures the resident memory of a training process before its first step, by loading executables and saving once.
 
-    The plan's functions are in the cache.
+    No state is allocated. The plan's functions must be in the cache already.
     """
     executables = load(recipe, plan, options, steps=steps)
     loading = memory.peak_resident_bytes()
-    with tempfile.TemporaryDirectory() as folder:  # Orbax's threads and caches stay after the first save
+    with tempfile.TemporaryDirectory() as folder:  # a first save, because Orbax's threads and caches stay in memory
         checkpoints = Checkpoints(RunFolder(folder), in_background=False)
         checkpoints.save(0, {"empty": jax.device_put(np.zeros(1, np.float32))}, {})
     memory.trim()
     resident = memory.resident_bytes()
-    del executables  # held until now
+    del executables  # must be alive while the resident set is measured
     return Process(resident_bytes=resident, loading_bytes=loading)
 
 
 def temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
-    """Returns the compiler's own count of temporaries, 0 where it gives none."""
+    """Returns the bytes of an executable's temporaries, as XLA reports them; 0 without a report."""
     stats = executable.memory_analysis()
     return stats.temp_size_in_bytes if stats is not None else 0

@@ -1,8 +1,8 @@
-"""Rates of the CPU or the GPU that is here, by work that is timed.
+"""Measured rates of this machine's CPU or GPU: FLOP/s, memory bandwidth, and fixed costs.
 
-On a CPU each call is timed. On a GPU a product of 1,024 rows takes about a microsecond, and starting it and waiting
-for it about a hundred: timed one call at a time, the card seems a hundred times slower than it is. So work is chained
-inside one compiled call that takes `CALL_SECONDS`.
+On a CPU single calls are timed. On a GPU a matmul of 1,024 rows takes about 1 us, but launching it and waiting for it
+about 100 us. Timed one by one, matmuls would seem a hundred times slower than they are. So a single compiled call
+repeats the work for `CALL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from plimsoll.training.reports import numbers_of
 from plimsoll.units import GIB, MIB
 
 CPU_CALLS = 400
-"""Calls of a step that does nothing, to measure what a call costs: a tenth of a second."""
+"""Number of calls of an almost empty step, which measure the fixed cost of a call. Takes a tenth of a second."""
 TOUCHED = 64 * MIB
-"""Bytes whose pages are taken to measure what that costs: huge pages, as training's are (environment.py)."""
+"""Bytes of a new array that measures the cost of page faults. Pages are huge, as in training (environment.py)."""
 
 CALL_SECONDS = 0.2
-"""Time that a call takes at least: some thousand times what starting it and waiting for it costs."""
+"""Least duration of a timed call on a GPU: some thousand times the cost of launching it and waiting for it."""
 CALLS = 5
-"""Calls that are timed; the best counts, which is what the card can do without other load."""
+"""Number of timed calls on a GPU. The fastest counts, because other load on the GPU only slows calls down."""
 SIDE = 8192
-"""Rows and columns of the matrices whose product is timed, where the card has the memory: large enough to fill it."""
+"""Rows and columns of the matrices in a timed matmul: large enough to keep the GPU busy. Smaller on a small GPU."""
 COPIED_BYTES, SENT_BYTES = GIB, 256 * MIB
-"""Bytes of the arrays that are copied on the card, and sent to it from its host."""
+"""Bytes of the array that is copied within the GPU's memory, and of the array that is sent from host to GPU."""
 IN_A_ROUND = 2
-"""Products in a round: with one, the compiler copies its result back to where the next round reads it."""
+"""Matmuls in one round of the timed loop. With one, the compiler would add a copy of the result to each round."""
 SMALL, LAUNCHES = 2**14, 100
-"""Elements of an array whose kernel is little but its launch, and how many of them follow one another in a round."""
+"""Elements of an array so small that its kernel is mostly launch overhead, and number of its kernels in a round."""
 DOTS: Mapping[str, tuple[Any, Any]] = {
     "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
     "tf32": (jnp.float32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
     "bfloat16": (jnp.bfloat16, None),
     "float16": (jnp.float16, None),
 }
-"""Precision to the type of the operands and the precision of JAX's dot."""
+"""Precision to the dtype of a matmul's operands and the `precision` argument of `jnp.dot`."""
 
 Clock = Callable[[], float]
 
 
 def cpu_rates() -> Rates:
-    """Measures dots, small dots, copies, page faults and calls of this machine: about two seconds."""
-    # Dots, in turn.
+    """Measures matmuls, small matmuls, copies, page faults and calls on this CPU. Takes about two seconds."""
+    # Matmuls, timed in turn.
     rows, inner, columns = 1024, 512, 1024
     random = np.random.default_rng(0)
     x = random.standard_normal((rows, inner), np.float32)
@@ -65,7 +65,7 @@ def cpu_rates() -> Rates:
     work = 2.0 * rows * inner * columns
     flops = {precision: work / seconds for precision, seconds in zip(precisions, dot_seconds, strict=True)}
 
-    # Bytes that are copied, and touched for the first time.
+    # Bandwidth of copies, and of the first touch of new memory.
     large = np.ones(16 * MIB, np.float32)
     (copy_seconds,) = _seconds(_ready(jax.jit(lambda a: a + 1), large))
     (touch_seconds,) = _seconds(lambda: np.ones(TOUCHED, np.uint8), rounds=8)
@@ -73,7 +73,7 @@ def cpu_rates() -> Rates:
     return Rates(
         flops=flops,
         copy_bytes=copied,
-        link_bytes=copied,  # between devices that are parts of it
+        link_bytes=copied,  # between devices that are all this CPU
         first_touch_bytes=TOUCHED / touch_seconds,
         loop_seconds=0.0,
         dot_seconds=_dot_seconds(flops["float32"]),
@@ -83,7 +83,11 @@ def cpu_rates() -> Rates:
 
 
 def _dot_seconds(flops: float) -> float:
-    """Returns what a small dot costs besides its arithmetic, from the gradient of blocks that are little else."""
+    """Measures the seconds that a small matmul takes beyond its arithmetic, from the gradient of a small MLP.
+
+    Args:
+        flops: FLOP/s of float32 matmuls.
+    """
     rows, width, layers = 128, 128, 8
     random = np.random.default_rng(0)
     kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
@@ -95,15 +99,15 @@ def _dot_seconds(flops: float) -> float:
         return jnp.sum(x * x)
 
     gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))
-    count = 3 * 2 * layers - 1  # nobody needs the gradient of the first one's input
+    count = 3 * 2 * layers - 1  # the first matmul needs no gradient of its input
     (seconds,) = _seconds(gradient)
     return max(0.0, seconds / count - 2 * rows * width * width / flops)
 
 
 def _call_seconds() -> float:
-    """Returns what a step costs besides its work: its call with arrays of NumPy, and its numbers read.
+    """Measures the fixed seconds of a step: the call with NumPy arrays, and reading the metrics.
 
-    The state is that of three small layers under Adam: an argument costs 2 us or so.
+    The state has as many arrays as three small layers under Adam, because each argument costs about 2 us.
     """
     state: list[Any] = [jnp.zeros(8) for _ in range(3 * 2 * 3 + 2)]
     batch = {"x": np.ones((64, 8), np.float32), "y": np.ones(64, np.float32)}
@@ -124,16 +128,17 @@ def _call_seconds() -> float:
 
 
 def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
-    """Returns a call of a jitted function that is compiled, with its arguments on the device, and waited for."""
+    """Compiles a jitted function. Returns a function that calls it with these arguments and waits for the result."""
     on_device = [jax.device_put(argument) for argument in arguments]
     compiled = function.lower(*on_device).compile()
     return lambda: jax.block_until_ready(compiled(*on_device))
 
 
 def _seconds(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
-    """Returns the seconds of one call of each, in turn, so that other work on the machine affects all of them alike.
+    """Times each call `rounds` times, in turn, so that other work on the machine slows all calls alike.
 
-    The lower quartile: the median when others take the cores, without the clock's own mistakes at the bottom.
+    Returns the lower quartile of each call's seconds: a busy machine inflates the median, and clock errors spoil the
+    minimum.
     """
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
@@ -145,13 +150,13 @@ def _seconds(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
 
 
 def card_rates(clock: Clock = time.perf_counter) -> Rates:
-    """Measures dots, copies, launches and the link to the host of the first device: some seconds.
+    """Measures matmuls, copies, kernel launches and the host link of the first GPU. Takes some seconds.
 
     Args:
         clock: Clock in seconds.
 
     Returns:
-        The rates of the precisions that the card's compiler takes, and no links between devices.
+        Rates of the GPU, with FLOP/s of each precision that XLA supports on it. Links between GPUs are not measured.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 16 * GIB)
     side = next(n for n in (SIDE, SIDE // 2, SIDE // 4, SIDE // 8) if 12 * n * n <= limit // 4 or n == SIDE // 8)
@@ -160,7 +165,7 @@ def card_rates(clock: Clock = time.perf_counter) -> Rates:
         try:
             seconds = seconds_each(partial(products, _square(side, precision), precision), clock)
             flops[precision] = IN_A_ROUND * 2 * side**3 / seconds
-        except (jax.errors.JaxRuntimeError, ValueError):  # by XLA, or by JAX before it
+        except (jax.errors.JaxRuntimeError, ValueError):  # XLA or JAX refuses a precision
             if precision == "float32":
                 raise
     array = jax.jit(lambda: jnp.full(min(COPIED_BYTES, limit // 4) // 4, 1.0, jnp.float32))()
@@ -179,12 +184,12 @@ def card_rates(clock: Clock = time.perf_counter) -> Rates:
 
 
 def seconds_each(call: Callable[[int], object], clock: Clock) -> float:
-    """Returns the seconds of one round of a call that does `count` rounds of work, and is waited for.
+    """Returns the seconds of one round of work.
 
-    The number of rounds grows until a call takes `CALL_SECONDS`, so what starting and waiting cost does not show.
+    The number of rounds in a call grows until the call takes `CALL_SECONDS`. Launching and waiting are then negligible.
 
     Args:
-        call: Does as many rounds as it is told, within one compiled function or queued behind one another.
+        call: Does the given number of rounds, in one compiled function or as queued calls, and returns the result.
         clock: Clock in seconds.
     """
 
@@ -205,9 +210,9 @@ def seconds_each(call: Callable[[int], object], clock: Clock) -> float:
 
 
 def _square(side: int, precision: str) -> jax.Array:
-    """Returns a random matrix, made on the device, whose powers neither vanish nor overflow.
+    """Returns a random matrix, created on the device, whose powers neither vanish nor overflow.
 
-    Its values are not constant: a card is faster where they are.
+    A constant matrix would not do: a GPU multiplies it faster.
     """
 
     def square(key: jax.Array) -> jax.Array:
@@ -218,7 +223,7 @@ def _square(side: int, precision: str) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(1, 2))
 def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
-    """Returns the result of `count` rounds of IN_A_ROUND products, each of the one before it and `kernel`."""
+    """Multiplies a matrix by `kernel` IN_A_ROUND times in each of `count` rounds, and returns the product."""
     wanted = DOTS[precision][1]
 
     def in_a_round(_: Any, x: jax.Array) -> jax.Array:
@@ -231,13 +236,13 @@ def products(kernel: jax.Array, precision: str, count: int) -> jax.Array:
 
 @partial(jax.jit, static_argnums=1)
 def copies(array: jax.Array, count: int) -> jax.Array:
-    """Returns the array after it was read and written `count` times; the barrier keeps the rounds apart."""
+    """Reads and writes the array `count` times, and returns it. A barrier keeps XLA from fusing the rounds."""
     return jax.lax.fori_loop(0, count, lambda _, x: jax.lax.optimization_barrier(x * 1.0001), array)
 
 
 @partial(jax.jit, static_argnums=1)
 def launches(array: jax.Array, count: int) -> jax.Array:
-    """Returns the result of `count` times LAUNCHES small kernels that wait for one another, kept apart by barriers."""
+    """Runs LAUNCHES dependent small kernels in each of `count` rounds. Barriers keep XLA from fusing the kernels."""
 
     def chain(_: Any, x: jax.Array) -> jax.Array:
         for _ in range(LAUNCHES):
@@ -248,7 +253,7 @@ def launches(array: jax.Array, count: int) -> jax.Array:
 
 
 def _host_link_bytes(size: int, clock: Clock) -> float:
-    """Returns bytes per second from pinned memory of the host to the device; 0 where the backend has no such memory."""
+    """Measures the bytes per second from pinned host memory to the device. Returns 0 without pinned host memory."""
     device = jax.local_devices()[0]
     if "pinned_host" not in {space.kind for space in device.addressable_memories()}:
         return 0.0

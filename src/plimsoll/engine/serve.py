@@ -1,6 +1,6 @@
-"""Answers the questions of `planner.child` in the compile child.
+"""Main loop of the compile child, which answers the requests of `planner.child`.
 
-The planner knows neither models nor the trainer. It asks in lines of JSON, and this answers.
+The planner imports neither models nor the trainer. It sends requests as lines of JSON, and this process replies.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Answers about one subject. It imports JAX with the first question, beside the process that weighs imports."""
+    """Answers requests about one subject. Imports JAX at the first request, while a trial process measures imports."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self._answers: Answers | None = None
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a question: of the type that `planner.child.ANSWERS` has for its verb."""
+        """Returns the answer to a request, of the type that `planner.child.ANSWERS` lists for the request's verb."""
         if request.verb != "imports":
             return self.answers().answer(request)
 
-        # Weighed without an accelerator, whose driver's own memory cannot be known here.
+        # Resident bytes of training's imports, measured on the CPU: a driver's own memory cannot be measured here.
         with started(self.subject) as process:
             self.answers()
             return int(last_line(process, ""))
 
     def answers(self) -> Answers:
-        """Returns what answers about plans."""
+        """Returns the `Answers` of the subject, created at the first call."""
         from plimsoll.engine.answers import Answers
 
         if self._answers is None:
@@ -48,12 +48,12 @@ class Server:
 
 
 def serve(subject: str) -> int:
-    """Answers a question of each line of standard input, until that closes. All other output goes to standard error.
+    """Answers one request per line of standard input, until it closes. Other output goes to standard error.
 
-    Replies are {"answer": ...}, {"refused": why} for the user, or {"failed": why} for the search.
+    A reply is {"answer": ...}, {"refused": reason} for the user, or {"failed": reason} for the search.
 
     Args:
-        subject: What the answers are about, in JSON.
+        subject: The `planner.types.Subject` of all requests, in JSON.
     """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -71,7 +71,7 @@ def serve(subject: str) -> int:
 
 
 def _failure(problem: Exception) -> dict[str, str]:
-    """Returns the reply where a question raised this: in the user's own code it is their refusal, by its lines."""
+    """Returns the reply to a request that raised an error: `refused`, with source lines, if user code raised it."""
     if calls_of(problem, Path.cwd()):
         return {"refused": str(failed(Path.cwd(), "the recipe's own code failed", problem))}
     return {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}

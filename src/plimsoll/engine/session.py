@@ -1,8 +1,8 @@
-"""The training process: loads what was compiled, restores or starts, runs the loop, writes the ledger.
+"""A training session: loads the executables, restores or creates the state, runs the loop, writes the ledger.
 
-A run that goes over its budget saves, logs it, and hands its process back to planning (`Ending.again`). It finds
-everything in the run folder (recipe.json, plan.json, data.json). The command line has become this process by exec, so
-that its resident set starts from nothing.
+A run that exceeds its budget saves its state. Its process then becomes one that plans the run again (`Ending.again`).
+Recipe, plan and data facts come from the run folder (recipe.json, plan.json, data.json). The command line becomes the
+training process by exec, so that the memory of planning is not in the resident set.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from plimsoll.training.stop import Ended, Reason, Stop
 
 @dataclass(frozen=True)
 class Ending:
-    """End of a session: its exit code, and whether another plan follows."""
+    """End of a session: its exit code, and options for another plan."""
 
     code: int
     again: Mapping[str, Any] | None = None
-    """Options of the process that plans again, where the run continues with another plan (`worker.py`)."""
+    """Options of planning again, for `worker.py`; None if the run does not continue with another plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A session before its first step."""
+    """Loaded session, ready for its first step."""
 
     training: Training
     console: Console
@@ -58,7 +58,19 @@ class Loaded:
 
 
 def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending:
-    """Runs the session in this process."""
+    """Runs a training session in this process.
+
+    Args:
+        options: Fields of `Session`.
+        interruption: Handler of signals, in force already.
+
+    Returns:
+        Exit code of the session. After an overrun of the memory budget, also the options for another plan.
+
+    Raises:
+        StoppedError: The run cannot continue, for a reason that the user can change.
+        DeviceLostError: The accelerator no longer answers.
+    """
     began = time.monotonic()
     session = Session(**{**options, "notes": tuple(options.get("notes", ()))})
     if session.profiler_port is not None:
@@ -68,7 +80,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     run = TrainingRun.read(session)
     guard = BudgetGuard(run)
 
-    # Before the first step nothing is lost.
+    # Load everything. A failed allocation here loses no work, and another plan follows.
     try:
         phases = Phases()
         executables = load_executables(run)
@@ -78,15 +90,15 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
             return Ending(Reason(interruption.signal).exit_code)
         loaded = begin(run, executables, guard, phases, interruption)
     except Exception as problem:
-        ended = guard.end_by(problem)  # raises all but an allocator's refusal
+        ended = guard.end_by(problem)  # returns only after a failed allocation that another plan may avoid
         print(guard.words(plans_again=True), flush=True)
         return ending_of(run, ended, began)
 
-    # The steps. However they end, the ledger has what they took.
+    # Train. The ledger is written even if training fails, unless the device is lost.
     with closing(loaded.measured.source):
         try:
             ended = train(loaded)
-        except DeviceLostError:  # it answers no question about its memory
+        except DeviceLostError:  # a lost device reports no memory
             loaded.console.close()
             raise
         except Exception:
@@ -97,9 +109,9 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
 
 
 def load_executables(run: TrainingRun) -> Executables:
-    """Loads what the run's plan was compiled to."""
+    """Loads the executables of the run's plan, or compiles them if the cache lacks them."""
     plan = run.plan
-    if plan.chip != "cpu" and jax.default_backend() == "cpu":  # JAX falls back to it without a word
+    if plan.chip != "cpu" and jax.default_backend() == "cpu":  # JAX falls back to the CPU without a message
         raise RunError(
             f"{run.folder.path} is planned for {plan.chip}, and JAX finds only a CPU in the process that was to train:"
             " `plimsoll doctor` says whether the accelerator can be used. What was saved is whole; run the same"
@@ -120,7 +132,7 @@ def load_executables(run: TrainingRun) -> Executables:
 def begin(
     run: TrainingRun, executables: Executables, guard: BudgetGuard, phases: Phases, interruption: Interruption
 ) -> Loaded:
-    """Opens the data, restores or starts the state, and returns what the steps need."""
+    """Opens the data, restores or creates the state, and returns the session ready for its first step."""
     schedule = schedule_of(run)
     start = restore_or_start(run, executables)
     require_validation(run, schedule)
@@ -143,7 +155,7 @@ def begin(
 def training_of(
     start: Start, executables: Executables, console: Console, guard: BudgetGuard, interruption: Interruption
 ) -> Training:
-    """Returns what the loop takes: the state, and what is done between the steps."""
+    """Returns the training loop's argument: state, executables, data loader, evaluation, saving, stop and log."""
     run = console.run
     schedule = console.schedule
     before = evaluated_before(run, schedule)
@@ -178,7 +190,7 @@ def training_of(
 
 
 def evaluate_run(run: TrainingRun, executables: Executables, stop: Stop, params: Any) -> Mapping[str, float]:
-    """Returns the metrics of parameters on the held-out set; none without one."""
+    """Returns the metrics of parameters on the held-out set; an empty mapping without a held-out set."""
     batches = run.open().validation(examples=run.plan.micro_batch)
     return summed(batches, executables.evaluate, params, stop.ends_evaluation)
 
@@ -196,12 +208,16 @@ def require_validation(run: TrainingRun, schedule: Schedule) -> None:
 
 
 def train(loaded: Loaded) -> Ended:
-    """Takes the steps, and returns how the session ended. Raises what neither saving nor another plan answers."""
+    """Runs the training loop, and returns the end of the session.
+
+    An exceeded memory budget is recorded in the run folder. Errors other than failed allocations are raised
+    (`BudgetGuard.end_by`).
+    """
     guard = loaded.measured.guard
     phases = loaded.measured.phases
     phases.now = "start" if loaded.measured.resumed is None else "restore"
     phases.begin("train")
-    guard.started = phases.peak
+    guard.peak_before_training = phases.peak
     try:
         _, ended = run_steps(loaded.training)
         guard.keep_overrun(ended)
@@ -211,7 +227,7 @@ def train(loaded: Loaded) -> Ended:
 
 
 def finish(loaded: Loaded, ended: Ended | None) -> None:
-    """Writes the ledger, and prints how the session ended. `ended` is None where an error is raised."""
+    """Writes the ledger, and prints the summary of the session. `ended` is None if an error ended the session."""
     console = loaded.console
     ledger = loaded.measured.write(ended)
     is_over = ended is not None and ended.why is Reason.OVER_BUDGET
@@ -225,13 +241,19 @@ def finish(loaded: Loaded, ended: Ended | None) -> None:
 
 
 def ending_of(run: TrainingRun, ended: Ended, began: float) -> Ending:
-    """Returns the end of a session that began at a time of `time.monotonic`."""
+    """Returns the exit code of a session, and options for another plan if it exceeded its budget and has time left.
+
+    Args:
+        run: The run.
+        ended: Last step of the session, and the reason of its end.
+        began: Time of `time.monotonic` at which the session began.
+    """
     if ended.why is not Reason.OVER_BUDGET:
         return Ending(ended.why.exit_code)
     if distributed.processes() > 1:
         return Ending(3)
 
-    # Another plan follows in the time that is left.
+    # Seconds left of --max-minutes for the session with another plan.
     seconds_left = None
     if run.session.max_seconds is not None:
         seconds_left = run.session.max_seconds - (time.monotonic() - began)
@@ -241,7 +263,12 @@ def ending_of(run: TrainingRun, ended: Ended, began: float) -> Ending:
 
 
 def options_again(run: TrainingRun, seconds_left: float | None) -> dict[str, Any]:
-    """Returns the options of the process that plans again: what the user pinned stays pinned."""
+    """Returns the options of planning again, with the same pinned levers.
+
+    Args:
+        run: The run that exceeded its budget.
+        seconds_left: Seconds that the next session may take; None for no limit.
+    """
     plan = run.plan
     mesh = None
     if plan.devices > 1 and "fsdp" in plan.pinned:

@@ -1,6 +1,6 @@
-"""The step of a recipe under any plan: the functions that are compiled, and what shapes alone say of them.
+"""A recipe's functions under any plan: lowered for the compiler, traced as jaxprs, and their exact state bytes.
 
-Everything is traced and lowered from shapes. Nothing is allocated, and the devices need not be here.
+Everything is traced and lowered from shapes. Nothing is allocated, and the devices need not be in this machine.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init
 from plimsoll.types import Compute, Precision, Storage
 
 KEPT_TRACES = 4
-"""Traced steps that are kept, of some MiB each."""
+"""Number of traced steps that `RecipeSteps` keeps, some MiB each."""
 
 
 class RecipeSteps:
     """The functions of a recipe under its plans, for the devices of one chip."""
 
     def __init__(self, recipe: Recipe, subject: Subject, devices: Sequence[Any] | None) -> None:
-        """Traces nothing yet.
+        """Initializes without tracing.
 
         Args:
             recipe: The recipe.
-            subject: What else its functions depend on.
-            devices: Devices that functions are lowered for; None for the only one of this process.
+            subject: Schedule length, step options and chip, on which the functions depend besides.
+            devices: Devices that functions are lowered for; None for the only device of this process.
         """
         self.recipe = recipe
         self.batch = self.recipe.spec.batch(self.recipe.effective_batch)
-        """Shapes of an effective batch."""
+        """Shapes and dtypes of an effective batch."""
         self.subject = subject
         self._backend = BACKEND[subject.platform]
         self._devices = devices
         self._traced: dict[Plan, jax.stages.Traced] = {}
-        """The last steps that were traced: one that is compiled next is not traced again."""
+        """The steps traced last, by plan, so that `lowered` need not trace a step again."""
 
-    # What is compiled.
+    # Functions for the compiler.
 
     def functions(self, plan: Plan) -> program.Functions:
-        """Returns the plan's functions, as the process that trains has them."""
+        """Returns the plan's functions, the same as in the training process."""
         return functions_of(
             self.recipe,
             plan,
@@ -65,49 +65,54 @@ class RecipeSteps:
         )
 
     def file(self, plan: Plan, name: str) -> Path | None:
-        """Returns the file from which training reads one of the plan's functions; None where it lowers them."""
+        """Returns the cache file of a plan's compiled function; None if training compiles that function itself.
+
+        Args:
+            plan: The plan.
+            name: Name of the function: `init`, `evaluate` or `step`.
+        """
         subject = self.subject
         files = Files.of(self.recipe, plan, subject.step_options, steps=subject.steps)
         return None if files is None else files.path(name)
 
     def lowered(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
-        """Returns the plan's step for all devices, lowered, and its jaxpr."""
+        """Returns the plan's lowered step for all devices, and the step's jaxpr."""
         traced = self._traced.pop(plan, None)
         if traced is None:
             return self.functions(plan).step(self.batch)
         return traced.lower(), traced.jaxpr
 
     def lowered_evaluation(self, plan: Plan) -> jax.stages.Lowered:
-        """Returns the plan's evaluation of a batch, lowered."""
+        """Returns the plan's lowered evaluation of one batch."""
         return self.functions(plan).evaluate(self._validation_batch(plan))
 
     def random_batch(self) -> dict[str, np.ndarray]:
-        """Returns an effective batch of zeros and ones, the same each time."""
+        """Returns an effective batch of random zeros and ones, the same at every call."""
         random = np.random.default_rng(0)
         return {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in self.batch.items()}
 
-    # What one device's share of it shows, traced.
+    # Jaxprs of one device's share.
 
     def share(self, plan: Plan) -> Any:
-        """Returns the jaxpr of the step that each device takes of its own rows, with a whole copy of the state."""
+        """Returns the jaxpr of one device's step: its own rows of the batch, and a whole copy of the state."""
         if self.subject.devices == 1 and self._devices is None and plan.offload == "none":
             return self._whole(plan).jaxpr
         state = self.state(plan.storage, plan.precision, examples=self._examples)
-        if plan.offload != "none":  # in the types, so that it is streamed and not counted
+        if plan.offload != "none":  # memory kinds in the types mark offloaded arrays, which are not counted
             mesh = AbstractMesh((1,), ("device",), axis_types=(AxisType.Auto,))
             state = sharding.with_shardings(state, offload.placed(state, plan.offload, mesh))
         return self._step(plan, plan.compute(self._backend), state, self._rows(self.batch))
 
     def plain(self, plan: Plan) -> Any:
-        """Returns the jaxpr of the whole step with every product in it, as no chip computes it.
+        """Returns the jaxpr of the whole step with plain float32 matmuls, so that all FLOPs can be counted.
 
-        A chip's attention kernel shows no dots, and a CPU has no TF32.
+        A jaxpr with an accelerator's attention kernel hides the kernel's matmuls.
         """
         compute = plan.with_levers(precision="float32").compute("cpu")
         return self._step(plan, compute, self.state(plan.storage, plan.precision), program.shapes(self.batch))
 
     def init_share(self, plan: Plan) -> Any:
-        """Returns the jaxpr of how each device begins a run."""
+        """Returns the jaxpr of one device's initialization of the state."""
         init = make_init(
             self._task(plan),
             self._rule(plan.storage),
@@ -118,15 +123,20 @@ class RecipeSteps:
         return jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr
 
     def evaluation_share(self, plan: Plan) -> Any:
-        """Returns the jaxpr of each device's evaluation of its own rows."""
+        """Returns the jaxpr of one device's evaluation of its own rows of a batch."""
         params = evaluated(self.state(plan.storage, plan.precision))
         rows = self._rows(self._validation_batch(plan))
         return jax.jit(make_evaluate(self._task(plan))).trace(params, rows).jaxpr
 
-    # What the shapes of the state say.
+    # Shapes and bytes of the state.
 
     def static(self, fsdp: int, storage: Storage) -> Static:
-        """Returns the exact bytes of one device's share of the state."""
+        """Returns the exact bytes of one device's share of the state.
+
+        Args:
+            fsdp: Number of devices that parameters and optimizer state are split over.
+            storage: Bits in which weights and optimizer state are stored.
+        """
         state, devices = self.state(storage), self.subject.devices
         params = state["params"]
         hints = self.recipe.hints
@@ -142,7 +152,7 @@ class RecipeSteps:
             parameter_bytes=held["parameters"],
             optimizer_bytes=held["optimizer"],
             ema_bytes=held["ema"],
-            carry_bytes=program.tree_bytes(state["carry"]) // devices,  # split by examples, as the batch is
+            carry_bytes=program.tree_bytes(state["carry"]) // devices,  # split by examples, like the batch
             other_bytes=held["all"] - held["parameters"] - held["optimizer"] - held["ema"],
             largest_leaf_bytes=max(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)),
             batch_bytes=program.tree_bytes(program.shapes(self.batch)) // devices,
@@ -153,9 +163,12 @@ class RecipeSteps:
         )
 
     def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
-        """Returns shapes and dtypes of the state, with a carry of so many `examples` (default: of the effective batch).
+        """Returns shapes and dtypes of the whole state. Other levers than these do not change them.
 
-        No other lever changes them, and float16 only adds three numbers.
+        Args:
+            storage: Bits in which weights and optimizer state are stored.
+            precision: Precision of matmuls; float16 adds the three numbers of the loss scale.
+            examples: Examples that the carry is for; those of the effective batch if left out.
         """
         init = make_init(
             self.recipe.task(plain_compute(embedding_bits=storage.embedding_bits)),
@@ -167,14 +180,14 @@ class RecipeSteps:
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def gradient_bytes(self, plan: Plan) -> int:
-        """Returns the bytes of the whole gradient, in the type of the weights."""
+        """Returns the bytes of the whole gradient, in the dtype of the weights."""
         return program.tree_bytes(self.state(plan.storage, plan.precision)["params"]["trainable"])
 
-    # Parts of these.
+    # Helpers.
 
     @property
     def _examples(self) -> int:
-        """One device's share of an effective batch."""
+        """Number of examples in one device's share of an effective batch."""
         return self.recipe.effective_batch // self.subject.devices
 
     def _whole(self, plan: Plan) -> jax.stages.Traced:

@@ -1,4 +1,4 @@
-"""Plans that are timed here: on one random batch, and in turn, so that other work affects all of them alike."""
+"""Timing of plans on this machine: on one random batch, in turn, so that other work slows all plans alike."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from plimsoll.planned import Plan
 from plimsoll.types import Batch
 
 ROUNDS = 4
-"""Rounds of timing, where the order is not clear before."""
+"""Least number of timed rounds, unless the order of the plans is clear earlier."""
 FEWEST_ROUNDS = 2
-"""Rounds after which an order may be clear."""
+"""Least number of timed rounds before the order of the plans may count as clear."""
 APART = 0.85
-"""Share of another plan's least time below which all of a plan's times are clearly less."""
+"""Ratio below which two plans count as clearly apart: the faster plan's longest step to the slower's shortest."""
 TIMED_SECONDS = 1.0
-"""Seconds of timing for each plan, where the order is not clear before: short steps need more rounds where others use
-the machine."""
+"""Least seconds of timing per plan, unless the order is clear earlier. Short steps need more rounds on a busy CPU."""
 LONGEST_SECONDS = 4.0
-"""Seconds of timing for each plan after which no further round begins."""
+"""Seconds of timing per plan after which no further round begins."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan's functions, compiled, and the batch that they are timed on."""
+    """A plan to be timed, with its compiled functions and its batch."""
 
     steps: RecipeSteps
     plan: Plan
     compile: Callable[..., jax.stages.Compiled]
+    """Compiles a lowered function for this machine's chip."""
     put: Callable[[Batch], Any]
-    """Puts a batch where a step on one device takes it from."""
+    """Puts a batch where the step of a single device expects it."""
 
     @property
     def kind(self) -> Hashable:
-        """What its state follows from: plans of one kind take turns on one state."""
+        """Levers that determine the form of the state. Plans of the same kind are timed on the same state."""
         plan = self.plan
         return plan.storage, plan.fsdp, plan.offload, plan.precision == "float16"
 
@@ -67,14 +67,17 @@ class Candidate:
 def step_seconds(
     candidates: Sequence[Candidate], *, queued: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Returns the median seconds of a step of each candidate, until their order is clear or the time is over.
+    """Times the steps of candidates in turn, until the order of their speeds is clear or the time is over.
 
-    Never are there two states.
+    Memory holds only one state at a time.
 
     Args:
-        candidates: What is timed.
-        queued: Steps that are begun one after another, and waited for together.
+        candidates: Plans to time.
+        queued: Steps that are dispatched one after another and waited for together.
         clock: Clock in seconds.
+
+    Returns:
+        The median seconds per step of each candidate.
     """
     ready = [(candidate.step, candidate.batch) for candidate in candidates]
     seconds: list[list[float]] = [[] for _ in candidates]
@@ -82,12 +85,12 @@ def step_seconds(
     start = clock()
     while not is_clear(seconds, clock() - start):
         for candidate, (step, batch), times in zip(candidates, ready, seconds, strict=True):
-            # A state of its kind, once the one before is gone.
+            # Replace a state of another kind. The old state is freed first.
             if candidate.kind != kind:
                 kind, state = candidate.kind, None
                 state = candidate.init(np.uint32(0))
 
-            # Steps of it.
+            # Time the candidate's steps.
             begin = clock()
             for _ in range(queued):
                 state, metrics = step(state, batch)
@@ -97,14 +100,19 @@ def step_seconds(
 
 
 def is_clear(seconds: Sequence[Sequence[float]], elapsed: float) -> bool:
-    """Returns whether plans were timed enough: each one's first round is its loading."""
+    """Returns True once timing can end: the order of the plans is clear, or the time is over.
+
+    Args:
+        seconds: Seconds per step of each plan, by round. The first round counts as warm-up.
+        elapsed: Seconds since timing began.
+    """
     rounds = len(seconds[-1])
     if rounds == 0:
         return False
     if elapsed > LONGEST_SECONDS * len(seconds):
         return True
 
-    # An order that is clear: the slowest step of a plan took clearly less than the fastest of the next.
+    # The order is clear if the longest step of each plan is clearly shorter than the shortest step of the next plan.
     timed = sorted((min(times[1:], default=0.0), max(times[1:], default=0.0)) for times in seconds)
     apart = all(slowest < APART * fastest for (_, slowest), (fastest, _) in itertools.pairwise(timed))
     if len(seconds) > 1 and apart and rounds > FEWEST_ROUNDS:

@@ -1,4 +1,4 @@
-"""The run of a session: what its folder holds, and the options of the session."""
+"""The run of a training session: recipe, plan and data facts from the run folder, and the session's options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll.recipes.saved import from_dict
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """A run as one session of it finds it."""
+    """A run in one training session: the contents of its folder, and the session's options."""
 
     session: Session
     folder: RunFolder
@@ -23,11 +23,11 @@ class TrainingRun:
     planned: Planned
     prepared: Prepared
     notes: list[str] = field(default_factory=list)
-    """Sentences for the log and the ledger. What is noticed before the first step is added to them."""
+    """Sentences for the log and the ledger. Loading and restoring add notes before the first step."""
 
     @classmethod
     def read(cls, session: Session) -> Self:
-        """Reads recipe, plan and facts about the data from the folder of the run."""
+        """Reads recipe, plan and data facts from the folder of the session's run."""
         folder = RunFolder(session.run)
         return cls(
             session=session,
@@ -43,5 +43,5 @@ class TrainingRun:
         return self.planned.plan
 
     def open(self) -> Opened:
-        """Returns the recipe with what was prepared for it in the folder."""
+        """Returns the recipe with the data that was prepared in the run folder."""
         return self.recipe.open(self.folder.path)

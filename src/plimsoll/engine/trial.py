@@ -1,6 +1,7 @@
-"""What a run calls besides its step, and what its process weighs: traced, compiled, or tried in a process of its own.
+"""Memory of a run besides its step: of initialization, of evaluation, and of the training process itself.
 
-A trial does all that training does before its first step, but for the state.
+The temporaries are taken from jaxprs or from compiled functions. A trial process measures its own resident memory: it
+does everything that training does before its first step, but allocates no state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from plimsoll.values import from_json, to_json
 
 
 def prepare(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan, depth: Depth) -> Preparation:
-    """Returns what a run of a plan takes besides its step."""
+    """Returns the memory of a plan's run besides its step.
+
+    Args:
+        steps: The recipe's functions.
+        backend: Compiler of the chip.
+        plan: The plan.
+        depth: Source of the answer: `trace` reads jaxprs, `compile` compiles, `try` also runs a trial process on a CPU.
+    """
     if depth == "trace" or not steps.subject.is_compiled:
         return _traced(steps, backend, plan)
     if not isinstance(backend, Cpu):
@@ -30,18 +38,19 @@ def prepare(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan, dept
 
 
 def _traced(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan) -> Preparation:
-    """Returns what is alive in how a run begins, and in its evaluation."""
+    """Estimates the temporaries of initialization and evaluation from their jaxprs."""
     init_bytes = backend.traced_bytes(steps.init_share(plan))
-    if not steps.subject.is_compiled:  # a state that is offloaded is made on the device
+    if not steps.subject.is_compiled:  # an offloaded state is created on the device first
         init_bytes += steps.static(plan.fsdp, plan.storage).host_bytes(plan.offload)
     evaluate_bytes = backend.traced_bytes(steps.evaluation_share(plan))
     return Preparation(init_temp_bytes=init_bytes, evaluate_temp_bytes=evaluate_bytes)
 
 
 def _compiled_for_chip(steps: RecipeSteps, backend: Card | Topology, plan: Plan) -> Preparation:
-    """Returns the temporaries of the compiled evaluation, and those of how a run begins.
+    """Returns the temporaries of the compiled evaluation, and of initialization.
 
-    That is compiled for a TPU as long as a step is, and needs less: it is traced, unless it makes offloaded state.
+    Initialization is only traced, unless state is offloaded. It needs less memory than a step, but compiling it for a
+    TPU would take as long as compiling a step.
     """
     evaluation = backend.compile(steps.lowered_evaluation(plan), deterministic=plan.deterministic)
     if plan.offload == "none":
@@ -52,7 +61,7 @@ def _compiled_for_chip(steps: RecipeSteps, backend: Card | Topology, plan: Plan)
 
 
 def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
-    """Puts into the cache what training loads, and returns its temporaries."""
+    """Compiles the plan's functions into the cache of training, and returns their temporaries."""
     executables = load(steps.recipe, plan, steps.subject.step_options, steps=steps.subject.steps)
     preparation = Preparation(
         init_temp_bytes=temp_bytes(executables.init), evaluate_temp_bytes=temp_bytes(executables.evaluate)
@@ -63,7 +72,10 @@ def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
 
 
 def _tried(steps: RecipeSteps, plan: Plan) -> Preparation:
-    """Returns what a trial process of the plan weighs: it imports while this one compiles what it loads then."""
+    """Compiles the plan's functions, and measures a trial process that loads them.
+
+    The trial process imports its modules while this process compiles.
+    """
     with started(steps.subject) as process:
         try:
             preparation = _compiled(steps, plan)

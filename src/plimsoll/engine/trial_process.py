@@ -1,4 +1,7 @@
-"""The process that weighs what training imports, and then the functions of a plan: `python -m plimsoll.worker try`."""
+"""Starts `python -m plimsoll.worker try`: a process that measures its resident memory after training's imports.
+
+Given a plan, it also measures its memory after loading the plan's functions.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from plimsoll.values import to_json
 
 
 def started(subject: Subject) -> subprocess.Popen[str]:
-    """Starts a trial process with the subject, as training is started on a CPU."""
-    beside_a_card: Mapping[str, str] = os.environ | {"JAX_PLATFORMS": "cpu"}  # of which it takes no memory
+    """Starts a trial process for a subject, with the environment variables of training on a CPU."""
+    beside_a_card: Mapping[str, str] = os.environ | {"JAX_PLATFORMS": "cpu"}  # takes no memory of the accelerator
     variables = environment.for_processes("cpu") if subject.chip is None else beside_a_card
     command = [sys.executable, "-m", "plimsoll.worker", "try", json.dumps(to_json(subject))]
     pipe = subprocess.PIPE
@@ -23,7 +26,7 @@ def started(subject: Subject) -> subprocess.Popen[str]:
 
 
 def last_line(process: subprocess.Popen[str], request: str) -> str:
-    """Sends a request to a trial process, and returns the last line that it prints before it ends."""
+    """Sends a request to a trial process, waits for its end, and returns the last line that it printed."""
     output, errors = process.communicate(request)
     if process.returncode:
         raise RuntimeError(f"a trial process failed: {errors.strip()[-300:]}")

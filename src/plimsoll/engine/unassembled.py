@@ -1,9 +1,9 @@
-"""Compiling for an NVIDIA GPU that is absent, without the machine code that nobody would run.
+"""Compiling for an NVIDIA GPU that is absent, without generating machine code.
 
-XLA has settled a step's buffers and kernels before it writes code. The rest, LLVM's passes and a process of NVIDIA's
-assembler for every kernel, is half of a compile's time. Here the assembler is a script that answers with code without
-instructions, and LLVM optimizes nothing: of 12 steps neither bytes nor kernels differed (notes, "A rehearsal
-beside its compiles"). What training loads is never compiled like this.
+XLA decides on buffers and kernels before it generates code. LLVM's passes and a process of NVIDIA's assembler for every
+kernel take half of a compile's time. Here a script that returns code without instructions replaces the assembler, and
+LLVM optimizes nothing. Bytes and kernels stayed the same for 12 steps (notes, "A rehearsal beside its compiles").
+Functions that training runs are never compiled like this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 NOTHING = ".version 8.0\n.target sm_75\n.address_size 64\n"
-"""A module without a function, in the assembler's language."""
+"""PTX module without a function."""
 SCRIPT = """#!/bin/sh
 # Stands in for ptxas: writes code without instructions, once assembled for each architecture.
 while [ $# -gt 0 ]; do
@@ -34,10 +34,10 @@ exec cat "$code" > "$result"
 
 
 def options(folder: Path) -> dict[str, str | bool]:
-    """Returns compiler options with which a step for a GPU is compiled without its machine code.
+    """Returns compiler options for a GPU that skip machine code.
 
     Args:
-        folder: An empty folder, for the script and what it needs; kept as long as anything is compiled.
+        folder: Empty folder, for the script in place of the assembler. It must exist as long as anything is compiled.
     """
     assembler = _assembler()
     toolkit, ours = assembler.parents[1], folder / "bin"
@@ -53,7 +53,7 @@ def options(folder: Path) -> dict[str, str | bool]:
 
 
 def _assembler() -> Path:
-    """Returns the path of NVIDIA's assembler, of the package that JAX's compiler for GPUs comes with."""
+    """Returns the path of NVIDIA's assembler `ptxas`, in the package that JAX's GPU compiler depends on."""
     for name in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12"):  # CUDA 13 and 12 have different names
         for package in metadata.distributions(name=name):
             for file in package.files or ():

@@ -1,1 +1,1 @@
-"""Compilers: of this machine's CPU, of the GPU that is here, and of a chip that is not."""
+"""Compilers for this machine's CPU, for this machine's GPU, and for an absent chip."""

@@ -1,4 +1,4 @@
-"""What is read from a step of an accelerator, compiled or traced, whether the chip is here or not."""
+"""Analysis of an accelerator's step, compiled or traced, for a present or an absent chip."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from plimsoll.units import MIB
 
 
 class Accelerator:
-    """What every step of one chip's devices is read by."""
+    """Analysis of the steps of one accelerator chip."""
 
     counts_every_dot = False
-    """Whether a traced step shows all of its products: attention in a kernel of its own shows none."""
+    """True if a jaxpr shows all matmuls of a step. An accelerator's attention kernel hides its matmuls."""
 
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
         capability = chip.compiler.get("compute_capability") if chip.platform == "cuda" else None
         self.workspace = 0 if capability is None else cublas_workspace(capability)
-        """Bytes that a product takes besides its operands and its result."""
+        """Bytes of cuBLAS's workspace, which a matmul takes besides its operands and its result; 0 without cuBLAS."""
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns the bytes of a compiled step on one device, its kernels, and its work as it was counted."""
+        """Returns the bytes of a compiled step on one device, its kernels, and the counted FLOPs and moved bytes."""
         stats = step.memory_analysis()
         assert stats is not None
         on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
@@ -46,7 +46,12 @@ class Accelerator:
         )
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
-        """Returns what one device's share of a traced step says of its bytes and its work."""
+        """Estimates bytes, FLOPs and kernels of a step from the jaxpr of one device's share.
+
+        Args:
+            share: Jaxpr of one device's step.
+            micro_batches: Micro-batches in the step.
+        """
         counted = dots(share)
         return Analysis(
             temp_bytes=self.traced_bytes(share),
@@ -59,11 +64,11 @@ class Accelerator:
         )
 
     def traced_bytes(self, share: Any) -> int:
-        """Returns the temporaries of one device's share of a traced function."""
+        """Returns the bytes of temporaries in a function, from the jaxpr of one device's share."""
         return liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS)
 
     def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
-        """Returns what the kernels of a step say, and what is sent beside them; of one for TPUs only what is sent."""
+        """Returns kernel counts, kernel seconds and sent bytes of a GPU's step; of a TPU's step only the sent bytes."""
         chip = self.chip
         if not chip.kernels and chip.devices == 1:
             return {}
@@ -83,9 +88,12 @@ class Accelerator:
 
 
 def cublas_workspace(capability: str) -> int:
-    """Returns the bytes that XLA gives each of cuBLAS's products to work in, by CUDA compute capability like `9.0a`.
+    """Returns the bytes of workspace that XLA gives each cuBLAS matmul.
 
     Seen in compiled steps: `int8[33554432]` for an h100, `int8[4194304]` for an a100-40 (notes, "What beliefs are
     off by").
+
+    Args:
+        capability: CUDA compute capability, like `9.0a`.
     """
     return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 4 * MIB

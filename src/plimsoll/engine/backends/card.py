@@ -1,7 +1,7 @@
-"""The GPU that is here: its compiler, and plans that are timed on it.
+"""Compiling and timing plans on this machine's GPU.
 
-What it compiles is what training loads from the cache, so its bytes are those of the very executable. The allocator of
-this process has the budget as its limit: a plan that needs more fails here, and not in training.
+Training loads the compiled step from the cache, so the analysed bytes are exact. The allocator of this process has the
+budget as its limit: a plan that needs more fails here instead of in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plimsoll.planner.types import Rates, Subject
 from plimsoll.training import program
 
 QUEUED = 5
-"""Steps that are queued and then waited for at once: waiting for each would cost a short one half of its time."""
+"""Number of steps dispatched before waiting. Waiting after every step would take half the time of a short step."""
 
 
 class Card(Accelerator):
@@ -35,30 +35,34 @@ class Card(Accelerator):
         super().__init__(subject.chip)
         here = _devices_here(subject.devices, subject.card.kind)
         self.devices = here if len(here) > 1 else None
-        """Devices that functions are lowered for; None for the only one, as training lowers them."""
+        """Devices that functions are lowered for; None for a single device, as in training."""
 
     def rates(self) -> Rates:
-        """Returns the chip's rates from the catalogue; measured, if it is in none."""
+        """Returns the chip's rates from the catalogue; measured rates for a chip without them."""
         return chips.rates(self.chip) if self.chip.flops else card_rates()
 
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Returns a function of a run, compiled as the process that trains compiles it."""
+        """Compiles a function with the same options as training does."""
         return program.compiled(lowered, platform="gpu", deterministic=deterministic)
 
     def time(self, steps: RecipeSteps, plans: Sequence[Plan]) -> list[float]:
-        """Returns the seconds per step of each plan, on a batch that is ready on the device."""
+        """Returns the seconds per step of each plan, timed in turn with the batch already on the device."""
         return step_seconds([Candidate(steps, plan, self.compile, jax.device_put) for plan in plans], queued=QUEUED)
 
 
 def _devices_here(number: int, kind: str) -> Sequence[Any]:
-    """Returns the devices that are used. Raises PlimsollError if they are not the card's: JAX may be left a CPU."""
+    """Returns the first `number` devices. Raises PlimsollError if JAX finds other devices, like only a CPU.
+
+    Args:
+        number: Number of devices.
+        kind: JAX's name of the GPU.
+    """
     devices = jax.local_devices()[:number]
     if any(device.device_kind != kind for device in devices):
         raise PlimsollError(
-            f"plans were to be compiled on the {kind} of this machine, and JAX finds a {devices[0].device_kind} in the"
-            " process that was to do it: `plimsoll doctor` says whether the card can be used; --chip cpu plans for the"
-            " CPU"
+            f"plans were to be compiled on the {kind} of this machine, but JAX finds a {devices[0].device_kind} in the"
+            " compile process: `plimsoll doctor` says whether the card can be used; --chip cpu plans for the CPU"
         )
     return devices

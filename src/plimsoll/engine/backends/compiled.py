@@ -1,4 +1,4 @@
-"""What a compiled step says of itself: its bytes, its largest temporaries and its module."""
+"""Memory analysis and HLO module of a compiled step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from plimsoll.training import memory
 
 
 def analysis_of(step: jax.stages.Compiled, **figures: Any) -> Analysis:
-    """Returns the bytes of a compiled step, beside further fields of `Analysis`."""
+    """Returns the memory analysis of a compiled step.
+
+    Args:
+        step: The compiled step.
+        **figures: Further fields of `Analysis`.
+    """
     stats = step.memory_analysis()
     assert stats is not None
     largest = largest_temporaries(step)
@@ -29,7 +34,7 @@ def analysis_of(step: jax.stages.Compiled, **figures: Any) -> Analysis:
 
 
 def module_of(step: jax.stages.Compiled) -> Module:
-    """Returns the compiler's own program of a compiled step."""
+    """Returns the optimized HLO module of a compiled step."""
     executable: Any = step.runtime_executable()
     (module,) = executable.hlo_modules()
     return Module(module.as_serialized_hlo_module_proto())

@@ -1,4 +1,4 @@
-"""The CPU of this machine: its compiler, its rates, and plans that are timed on it."""
+"""Compiling, measuring and timing on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from plimsoll.planner.types import Analysis, Rates
 
 
 class Cpu:
-    """Compiler of the CPU that this process runs on, which may be treated as several devices."""
+    """Compiler of this machine's CPU, which JAX may present as several devices."""
 
     counts_every_dot = True
-    """Whether a traced step shows all of its products."""
+    """True if a jaxpr shows all matmuls of a step."""
 
     def __init__(self, devices: int) -> None:
-        """Looks at the devices, as which the CPU is treated."""
+        """Initializes for a CPU that JAX presents as `devices` devices."""
         self.devices = jax.devices()[:devices] if devices > 1 else None
-        """Devices that functions are lowered for; None for the only one."""
+        """Devices that functions are lowered for; None for a single device."""
         self._number = devices
 
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool = True, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Returns a function, compiled as the process that trains does. A CPU's are all deterministic."""
+        """Loads a function from `file`, or compiles it as training does. All functions on a CPU are deterministic."""
         return compiled(lowered, file)
 
     def rates(self) -> Rates:
@@ -45,7 +45,7 @@ class Cpu:
         return cpu_rates()
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns the bytes of a compiled step, with those that libraries pack, and its work as it was counted."""
+        """Returns the bytes of a compiled step and the counted FLOPs. Bytes include operands that libraries pack."""
         analysis = analysis_of(step, flops=counted.flops, dots=counted.number)
         module = module_of(step)
         packed = packed_bytes(module, cores=cores())
@@ -53,7 +53,7 @@ class Cpu:
         return dataclasses.replace(analysis, temp_bytes=temporaries, instructions=len(module.instructions))
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
-        """Returns what one device's share of a traced step says of its bytes and its work."""
+        """Estimates bytes and FLOPs of a step from the jaxpr of one device's share."""
         counted = dots(share)
         return Analysis(
             temp_bytes=self.traced_bytes(share),
@@ -64,9 +64,9 @@ class Cpu:
         )
 
     def traced_bytes(self, share: Any) -> int:
-        """Returns the temporaries of one device's share of a traced function."""
+        """Returns the bytes of temporaries in a function, from the jaxpr of one device's share."""
         return liveness.temporary_bytes(share)
 
     def time(self, steps: RecipeSteps, plans: Sequence[Plan]) -> list[float]:
-        """Returns the seconds per step of each plan. Allocates one state, so only a child does it."""
+        """Returns the seconds per step of each plan. Allocates a state, so it must run in a child process."""
         return step_seconds([Candidate(steps, plan, self.compile, put=dict) for plan in plans])

@@ -1,7 +1,7 @@
-"""A chip that is not here: its compiler, where it is installed (`plimsoll chips --install`), and its data sheet.
+"""Compiling for a chip that is not in this machine, with a cross-compiler (`plimsoll chips --install`).
 
-What is compiled for its topology is never run. Without the compiler the traced step is measured (planner/liveness.py),
-and the plan says `estimated`.
+The compiled functions are never run. Without the compiler, bytes are estimated from the jaxpr (planner/liveness.py),
+and the plan is marked `estimated`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plimsoll.training import program
 
 
 class Topology(Accelerator):
-    """Compiler of a chip that is not here."""
+    """Compiler of a chip that is not in this machine."""
 
     def __init__(self, subject: Subject) -> None:
         assert subject.chip is not None
@@ -29,7 +29,7 @@ class Topology(Accelerator):
         self.devices: Sequence[Any] | None = None
         """Devices that functions are lowered for; None where no compiler is installed."""
         self.options: program.Options = {}
-        """Options of the compiler besides those of training."""
+        """Compiler options in addition to training's."""
         if subject.is_compiled:
             self.devices = topology.devices(self.chip)
             if self.chip.platform == "cuda":
@@ -43,6 +43,6 @@ class Topology(Accelerator):
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Returns a function, compiled for the chip with the bytes that it takes in the process that trains."""
+        """Compiles a function for the absent chip, with the same memory use as in training."""
         platform = chips.BACKEND[self.chip.platform]
         return program.compiled(lowered, platform=platform, deterministic=deterministic, more=self.options)
