@@ -52,7 +52,7 @@ def threads(monkeypatch):
             def __next__(self):
                 return next(own.words)
 
-        monkeypatch.setattr(distributed, "_words", Words())
+        monkeypatch.setattr(distributed, "_exchanges", Words())
 
         def called(number):
             own.number, own.words = number, count_from(0)

@@ -1,1 +1,1 @@
-"""The training loop: steps, checkpoints, several processes. It is handed a plan and chooses none."""
+"""The trainer: the training loop, steps, checkpoints, several processes. The plan is an input."""

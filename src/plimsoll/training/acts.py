@@ -1,6 +1,6 @@
-"""What a session does between steps: it evaluates and it saves. Each act knows when it is due.
+"""Actions between steps: evaluating and saving. Each action decides when it is due.
 
-A new act is a class like these, and a line in `loop.run_steps`, where the order is explained.
+A new action is a class like `Save` and `Evaluate`, and a line in `loop.run_steps`, which explains the order.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from plimsoll.types import Batch
 
 
 class Batches(Protocol):
-    """A `types.Source` as the loop uses it."""
+    """Data loader of the training loop: the methods of `types.Source` that the loop calls."""
 
     def __next__(self) -> Batch: ...
     def state(self) -> dict[str, Any]: ...
 
 
 class Log(Protocol):
-    """A receiver of what happens in a session."""
+    """Receiver of a session's events: finished steps, evaluations, saved checkpoints."""
 
     phases: Phases
 
@@ -39,15 +39,15 @@ class Log(Protocol):
 
 @dataclass(kw_only=True)
 class Save:
-    """Saving the state, and the position of the loader that belongs to it.
+    """Action of saving the state together with the position of the data loader.
 
-    Use it as a context: a save that was begun is finished.
+    Use it as a context manager, which waits at its end for a save in the background.
     """
 
     every: Every
     checkpoints: Checkpoints
     loader: Batches
-    """About to yield the batch that the state to be saved is for."""
+    """Data loader, about to yield the batch of the state's next step."""
     log: Log
     last: Last
 
@@ -58,11 +58,11 @@ class Save:
         self.checkpoints.__exit__(*problem)
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the state after this step is to be saved."""
+        """Returns True if the schedule asks for a save after this step."""
         return self.every.is_due(step, self.last)
 
     def is_missing(self, step: int) -> bool:
-        """Returns whether the state after this step is not saved."""
+        """Returns True if the state after this step is not saved yet."""
         return step > self.last.step
 
     def run(self, step: int, state: State) -> None:
@@ -73,52 +73,52 @@ class Save:
         self.log.saved(step)
         ended = time.monotonic()
         self.last = Last(step=step, time=ended, seconds=ended - began)
-        memory.trim()  # what is left in the heap would sit under the next step's peak
+        memory.trim()  # memory left in the heap would add to the next step's peak
         self.log.phases.end(steps="save" if self.checkpoints.in_background else None)
 
 
 @dataclass(kw_only=True)
 class Evaluate:
-    """Evaluating the state on the held-out set."""
+    """Action of evaluating the state on the held-out set."""
 
     every: Every
     evaluate: Callable[[Any], Mapping[str, float]]
-    """Function from parameters to metrics, none without a held-out set. Raises EvaluationStopped."""
+    """Function from parameters to metrics; an empty mapping without a held-out set. Raises EvaluationStopped."""
     best: Best
-    """The best evaluation so far, whose checkpoint is kept."""
+    """Best evaluation so far. The checkpoint of its step is kept."""
     patience: Patience
     stop: Stop
     save: Save
-    """What saves the state where memory does not suffice for an evaluation."""
+    """Saving, for when an evaluation runs out of memory before the state is saved."""
     log: Log
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns whether a signal ended the evaluation of the state that this session begins with."""
+        """Returns True if the session's initial state was due for evaluation, but a signal ended that session first."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the state after this step is to be evaluated."""
+        """Returns True if the schedule asks for an evaluation after this step."""
         return self.every.is_due(step, self.last)
 
     def is_missing(self, step: int) -> bool:
-        """Returns whether the state after this step is not evaluated."""
+        """Returns True if the state after this step is not evaluated yet."""
         return step > self.last.step
 
     def is_best(self, step: int) -> bool:
-        """Returns whether the state after this step is the best so far."""
+        """Returns True if the evaluation after this step is the best so far."""
         return self.best.step == step
 
     def run(self, step: int, state: State) -> None:
         """Evaluates the state after this step, unless a signal ends the evaluation."""
-        memory.trim()  # what steps left would sit under the evaluation's peak
+        memory.trim()  # memory left by steps would add to the evaluation's peak
         self.log.phases.begin("evaluate")
         try:
             metrics = self.evaluate(evaluated(state))
         except EvaluationStopped:
             metrics = {}
         except Exception as problem:
-            # The state is whole: an evaluation donates nothing.
+            # Out of memory: save first. The state is intact, because an evaluation donates nothing.
             if allocator.refused(problem) and self.stop.is_alone and self.save.is_missing(step):
                 self.save.run(step, state)
             raise

@@ -1,8 +1,8 @@
-"""The bytes that the budget counts, now and at most, and the errors of an allocator that refuses more.
+"""Bytes that count against the budget, current and peak, and recognition of out-of-memory errors.
 
-On an accelerator they are the bytes its allocator has given out, and the allocator has the budget as its limit
-(`environment.on_card`). On a CPU they are the resident set, and the system refuses only where an address-space limit
-is in force.
+On an accelerator the allocator's bytes in use count, and the allocator has the budget as its limit
+(`environment.on_card`). On a CPU the resident set counts. An allocation on a CPU fails only under an address-space
+limit.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from plimsoll.training import memory
 
 
 def refused(problem: BaseException) -> bool:
-    """Returns whether an error is XLA's with the status RESOURCE_EXHAUSTED, or Python's MemoryError."""
+    """Returns True for a failed allocation: XLA's error RESOURCE_EXHAUSTED, or Python's MemoryError."""
     if isinstance(problem, MemoryError):
         return True
     return isinstance(problem, jax.errors.JaxRuntimeError) and str(problem).startswith("RESOURCE_EXHAUSTED:")
 
 
 def device_lost(problem: BaseException) -> bool:
-    """Returns whether an error is XLA's of a device that no longer answers: an error of CUDA, or a lost device.
+    """Returns True for XLA's errors about an unusable device: a CUDA error or a lost device.
 
-    After one of CUDA's errors the process can run nothing more on the card, whichever it was.
+    After any CUDA error the process can run nothing more on the GPU.
     """
     if not isinstance(problem, jax.errors.JaxRuntimeError) or refused(problem):
         return False
@@ -30,18 +30,22 @@ def device_lost(problem: BaseException) -> bool:
 
 
 def peak_bytes() -> int:
-    """Returns the most the fullest device held; on a CPU, where none is counted, the peak resident set."""
+    """Returns the peak bytes in use of the fullest device; on a CPU the peak resident set."""
     counted = device_bytes("peak_bytes_in_use")
     return memory.peak_resident_bytes() if counted is None else counted
 
 
 def bytes_now() -> int:
-    """Returns what the fullest device holds; on a CPU the resident set."""
+    """Returns the bytes in use of the fullest device; on a CPU the resident set."""
     counted = device_bytes()
     return memory.resident_bytes() if counted is None else counted
 
 
 def device_bytes(figure: str = "bytes_in_use") -> int | None:
-    """Returns what the fullest device holds, or another of its allocator's figures; None on a CPU."""
+    """Returns the largest value of an allocator statistic among this process's devices; None on a CPU.
+
+    Args:
+        figure: Key of `Device.memory_stats()`.
+    """
     stats = [device.memory_stats() for device in jax.local_devices()]
     return max((each[figure] for each in stats if each and figure in each), default=None)

@@ -1,13 +1,13 @@
-"""Checkpoints: Orbax writes and reads the arrays, and a manifest tells whether they are still whole.
+"""Checkpoints: Orbax writes and reads the arrays, and a manifest of hashes shows whether they are undamaged.
 
     checkpoints/step-00000600/
-        state/           Orbax; each process writes the shards that it holds
-        position.json    where the data goes on, the plan, and shapes and dtypes of the arrays
+        state/           Orbax; each process writes its own shards
+        position.json    position of the data loader, the plan, and shapes and dtypes of the arrays
         manifest.json    SHA-256 of every file above, written last
 
-Orbax commits `state` by a rename, but loads a flipped bit without a word. A checkpoint without a manifest was never
-finished, and is removed. One whose files differ from its manifest is set aside, and the one before it is used.
-Saving beside training lets XLA keep a second copy of the state until it is written; the planner counts it.
+Orbax commits `state` by a rename, but loads flipped bits without an error. A checkpoint without a manifest was never
+finished, and is removed. A checkpoint that differs from its manifest is set aside, and the previous checkpoint is used.
+Saving in the background lets XLA keep a second copy of the state until it is written. The planner counts that copy.
 """
 
 from __future__ import annotations
@@ -41,34 +41,36 @@ from plimsoll.training.initial_weights import copied
 from plimsoll.units import MIB, format_bytes
 
 WRITTEN_BYTES, READ_BYTES = 64 * MIB, 16 * MIB
-"""Bytes that Orbax writes or reads at the same time, unless one shard has more. What it reads is held twice."""
+"""Bytes that Orbax writes or reads concurrently, unless one shard is larger. Bytes being read are in memory twice."""
 STATE = "state"
+"""Name of Orbax's folder in a checkpoint."""
 FROZEN = "['params']['frozen']"
-"""Where a state keeps its frozen weights."""
+"""Path of the frozen weights in a state."""
 DISK_IS_FULL = ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC")
-"""Words of Orbax and TensorStore about a full disk."""
+"""Substrings of error messages of Orbax and TensorStore about a full disk."""
 ON_DISK: Any = ...
-"""Orbax's word for an array that is not to be read."""
+"""Orbax's placeholder for an array that is not loaded."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a run goes on from."""
+    """Loaded checkpoint: the state, and the position of the data loader."""
 
     state: Any
     position: Position
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder that all of its processes see.
+    """The checkpoints of one run, in a folder that all of its processes share.
 
-    Every process calls `save` and `newest`, at the same step. Use it as a context: a save that was begun is finished.
+    Every process calls `save` and `newest` at the same step. Use it as a context manager, which waits at its end for a
+    save in the background.
 
     Args:
-        folder: The run's.
-        in_background: Return from `save` while it is written.
-        frozen: They hold frozen weights: not where a recipe reads them from elsewhere (`frozen_is_given`).
-        plan: Levers by which it trains, as plan.json holds them.
+        folder: The run folder.
+        in_background: Return from `save` before the checkpoint is written.
+        frozen: Include frozen weights. False if the recipe reads them from other files (`Hints.frozen_given`).
+        plan: The plan's levers, as in plan.json.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Checkpoints:
         self.frozen = frozen
         self.plan = dict(plan or {})
         self.best_step: int | None = None
-        """Step of the best evaluation so far, whose checkpoint is kept besides the newest ones."""
+        """Step of the best evaluation so far. Its checkpoint is kept in addition to the newest ones."""
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
 
@@ -96,17 +98,22 @@ class Checkpoints:
         self._thread.shutdown()
 
     def save(self, step: int, state: Any, loader: dict[str, Any]) -> None:
-        """Saves the state once the save before it is on disk.
+        """Saves a checkpoint, after the previous save is on disk.
+
+        Args:
+            step: Number of updates that the state has had.
+            state: The state.
+            loader: Position of the data loader, as `types.Source.state` returns it.
 
         Raises:
-            StoppedError: A number in the state is not finite, or it cannot be written.
+            StoppedError: The state has a NaN or an infinity, or cannot be written.
         """
         self.wait()
         leaves = leaves_of(state if self.frozen else without_frozen(state))
         require_finite(leaves, step)
         position = Position(step, loader, self.plan, [description(path, leaf) for path, leaf in leaves])
 
-        # Orbax keeps the arrays until they are written; training may overwrite its own.
+        # Orbax holds on to the arrays until they are written, so training may donate the state.
         folder = self.folder.checkpoint(step)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +126,7 @@ class Checkpoints:
             self._finish(response, position)
 
     def _finish(self, response: Any, position: Position) -> None:
-        """Waits until Orbax has committed the state, and completes the checkpoint."""
+        """Waits until Orbax has written the state, then writes position and manifest, and removes old checkpoints."""
         try:
             response.result()
             if distributed.process() == 0:
@@ -140,19 +147,20 @@ class Checkpoints:
                 remove(self.folder.checkpoint(step))
 
     def wait(self) -> None:
-        """Waits until the last save is on disk. Raises what went wrong with it."""
+        """Waits until the last save is on disk, and raises the error of a failed save."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def newest(self, like: Any) -> tuple[Loaded | None, list[str]]:
-        """Loads the newest checkpoint that is whole, onto the devices of `like`, whatever devices saved it.
+        """Loads the newest undamaged checkpoint onto the devices of `like`, which need not be those that saved it.
 
         Args:
-            like: A state, or its shapes with shardings. Without `frozen`, its frozen weights are not read.
+            like: A state, or its shapes with shardings. If `self.frozen` is False, its frozen weights are not loaded.
 
         Returns:
-            The checkpoint, None if none is whole; and a note about each newer one, which is set aside.
+            The checkpoint, None if there is none; and a note about each newer checkpoint, which was damaged or
+            unfinished.
         """
         step, notes = distributed.of_first("newest", self._newest_whole)
         if step is None:
@@ -164,9 +172,10 @@ class Checkpoints:
         return Loaded(state, self.folder.position(step)), notes
 
     def _newest_whole(self) -> tuple[int | None, list[str]]:
+        """Returns the step of the newest undamaged checkpoint or None, and a note about each newer one."""
         notes = []
 
-        # What was being written or removed when a process was killed.
+        # Remove checkpoints without a manifest: a process was killed while it wrote or removed them.
         newest = max(self.folder.saved_steps(), default=0)
         for folder in sorted(self.folder.checkpoints.glob(f"{STEP}*")):
             number = folder.name.removeprefix(STEP)
@@ -176,6 +185,7 @@ class Checkpoints:
                 notes.append(f"checkpoint {int(number)} has no {MANIFEST} to say that it is whole: removed")
             remove(folder)
 
+        # Set damaged checkpoints aside until one is undamaged.
         for step in reversed(self.folder.saved_steps()):
             problem = damage(self.folder.checkpoint(step))
             if problem is None:
@@ -186,7 +196,12 @@ class Checkpoints:
 
 
 def begin_save(folder: Path, leaves: Sequence[tuple[str, Any]]) -> Any:
-    """Begins to write arrays into a folder, and returns Orbax's response. Arrays without elements are left out."""
+    """Starts writing arrays into a folder, and returns Orbax's response to wait on. Leaves out arrays without elements.
+
+    Args:
+        folder: New folder.
+        leaves: Path in the state and array, of each leaf.
+    """
     from orbax.checkpoint import v1 as ocp
 
     arrays = {path: leaf for path, leaf in leaves if leaf.size}
@@ -195,24 +210,24 @@ def begin_save(folder: Path, leaves: Sequence[tuple[str, Any]]) -> Any:
 
 
 def load_arrays(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
-    """Loads arrays of a checkpoint in the shape of `like`.
+    """Loads arrays of a checkpoint into a tree like `like`.
 
-    Using a trained model needs `only="['params']"`, and not the optimizer, which is twice as large.
+    A trained model needs only `only="['params']"`. The optimizer's state, twice as large, is then not read.
 
     Args:
-        folder: Of the checkpoint.
-        like: Shapes and dtypes of what is wanted, and shardings, where it is not the first device.
-        only: Beginnings of the paths that `like` has.
+        folder: Folder of the checkpoint.
+        like: Tree of shapes and dtypes. A leaf without a sharding is loaded onto the first device.
+        only: Prefixes of the leaves' paths in `like`.
 
     Raises:
-        CheckpointError: The shapes of the checkpoint are others.
+        CheckpointError: The checkpoint has other arrays, shapes or dtypes than `like`.
     """
     wanted = dict(leaves_of(like))
     require_fitting(folder, wanted, only=only)
     first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shardings = {path: getattr(leaf, "sharding", None) or first for path, leaf in wanted.items()}
 
-    # Orbax writes no array without elements.
+    # Arrays without elements are not in the checkpoint: create them.
     shapes = {
         path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings[path])
         for path, leaf in wanted.items()
@@ -226,7 +241,7 @@ def load_arrays(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") ->
 
 
 def read_leaves(folder: Path, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yields path and array of every leaf under `only`, one in memory at a time, in the order of the state."""
+    """Yields path and array of each leaf whose path begins with `only`, in the state's order, loading one at a time."""
     for path, shape, dtype in Position.read(folder).leaves:
         if path.startswith(only):
             leaf = np.zeros(shape, jnp.dtype(dtype))
@@ -234,7 +249,12 @@ def read_leaves(folder: Path, *, only: str | tuple[str, ...] = "") -> Iterator[t
 
 
 def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads some arrays of a checkpoint: as NumPy's, or with the shardings of the shapes that are wanted."""
+    """Reads some arrays of a checkpoint, in Orbax's own way.
+
+    Args:
+        folder: Folder of the checkpoint.
+        wanted: Path in the state to a NumPy array, for a NumPy array, or to a shape with a sharding, for a JAX array.
+    """
     from orbax.checkpoint import v1 as ocp
 
     saved = {path: ON_DISK for path, shape, _ in Position.read(folder).leaves if prod(shape)}
@@ -244,7 +264,13 @@ def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_fitting(folder: Path, wanted: Mapping[str, Any], *, only: str | tuple[str, ...] = "") -> None:
-    """Raises CheckpointError where a checkpoint has other arrays than are wanted, or of other shapes."""
+    """Raises CheckpointError if paths, shapes or dtypes of a checkpoint's arrays differ from `wanted`.
+
+    Args:
+        folder: Folder of the checkpoint.
+        wanted: Path in the state to an array or a shape.
+        only: Prefixes of the paths to compare.
+    """
     position = Position.read(folder)
     saved = {path: (tuple(shape), dtype) for path, shape, dtype in position.leaves if path.startswith(only)}
     here = {path: (tuple(leaf.shape), str(leaf.dtype)) for path, leaf in wanted.items()}
@@ -257,23 +283,23 @@ def require_fitting(folder: Path, wanted: Mapping[str, Any], *, only: str | tupl
 
 
 def orbax_options(arrays: Iterable[Any]) -> Any:
-    """Returns Orbax's options: nothing is compressed, and little is in flight."""
+    """Returns Orbax options for these arrays: no compression, and few bytes in memory at a time."""
     from orbax.checkpoint import v1 as ocp
 
     silence_tracebacks()
     largest = max(map(shard_bytes, arrays), default=0)
 
     options = ocp.Context()
-    options.async_options.create_directories_asynchronously = False  # threads would wait 300 s for one that fails
-    options.array.saving.use_compression = False  # compressed, it copies all that it writes
-    options.array.saving.use_replica_parallel = False  # else each process copies its share
-    options.memory.write_concurrent_bytes = max(WRITTEN_BYTES, largest + 1)  # a shard is written and read whole
+    options.async_options.create_directories_asynchronously = False  # if it failed, threads would wait 300 s
+    options.array.saving.use_compression = False  # compressing copies all bytes
+    options.array.saving.use_replica_parallel = False  # each process would copy its share
+    options.memory.write_concurrent_bytes = max(WRITTEN_BYTES, largest + 1)  # a shard is written and read in one piece
     options.memory.read_concurrent_bytes = max(READ_BYTES, largest + 1)
     return options
 
 
 def shard_bytes(array: Any) -> int:
-    """Returns the bytes of an array that are on one device."""
+    """Returns the bytes of an array's shard on one device; of a NumPy array, all its bytes."""
     sharding = getattr(array, "sharding", None)
     shape = array.shape if sharding is None else sharding.shard_shape(array.shape)
     return prod(shape) * array.dtype.itemsize
@@ -281,11 +307,11 @@ def shard_bytes(array: Any) -> int:
 
 @cache
 def silence_tracebacks() -> None:
-    """Keeps Orbax from printing a traceback for every thread of a write that fails: its error is raised, once."""
+    """Keeps Orbax from printing a traceback for every thread of a failed write, whose error is raised anyway."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    # What had not begun is never awaited, and callbacks of TensorStore meet an event loop that is closed.
+    # After a failed write, coroutines are never awaited, and callbacks of TensorStore find the event loop closed.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     report = sys.unraisablehook
 
@@ -297,19 +323,22 @@ def silence_tracebacks() -> None:
 
 
 def owned(array: jax.Array) -> jax.Array:
-    """Returns an array in memory of JAX's own. Orbax's may be NumPy's, which cannot be donated."""
+    """Returns a copy of an array in memory that JAX allocated, and deletes the original.
+
+    Orbax may return arrays in NumPy's memory, which cannot be donated.
+    """
     copy = copied(array, array.sharding)
     array.delete()
     return copy
 
 
 def leaves_of(tree: Any) -> list[tuple[str, Any]]:
-    """Returns the leaves of a tree with their paths, in its order."""
+    """Returns path and leaf of each leaf of a tree, in the tree's order."""
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def description(path: str, leaf: Any) -> tuple[str, list[int], str]:
-    """Returns path, shape and dtype of a leaf."""
+    """Returns path, shape and dtype of a leaf, as position.json lists them."""
     return path, list(leaf.shape), str(leaf.dtype)
 
 
@@ -320,20 +349,20 @@ def without_frozen(state: Any) -> Any:
 
 
 def set_aside(folder: Path) -> Path:
-    """Renames a damaged checkpoint, and returns its new path. One that was set aside before stays."""
+    """Renames a damaged checkpoint to a name that is still free, and returns its new path."""
     names = (f"damaged-{folder.name}-{number}" for number in itertools.count(1))
     aside = next(path for name in names if not (path := folder.with_name(name)).exists())
     return folder.rename(aside)
 
 
 def not_saved(run: RunFolder, step: int, problem: Exception) -> Exception:
-    """Removes what was written of a checkpoint, and returns the error to raise.
+    """Removes the unfinished checkpoint of a failed save, and returns the error to raise.
 
     Returns:
-        StoppedError about the disk, in a paragraph; any other problem as it is.
+        A StoppedError if the disk is full or cannot be written to, else `problem`.
     """
     remove(run.checkpoint(step))
-    if allocator.refused(problem):  # memory, not disk, under the same status
+    if allocator.refused(problem):  # JAX out of memory: RESOURCE_EXHAUSTED is not about the disk here
         return problem
     full = any(words in str(problem) for words in DISK_IS_FULL)
     if isinstance(problem, OSError):
@@ -341,7 +370,7 @@ def not_saved(run: RunFolder, step: int, problem: Exception) -> Exception:
     elif not full:
         return problem
 
-    # What the user can do: make room.
+    # The message: free bytes, the newest checkpoint, and how to continue.
     free = format_bytes(shutil.disk_usage(run.checkpoints).free)
     reason = f"the disk is full ({free} free)" if full else str(problem).rstrip(".")
     advice = "make room, and run" if full else "run"

@@ -1,6 +1,6 @@
-"""Free disk for the checkpoints that a run keeps: checked before training, because a disk fills up hours later.
+"""Check of the free disk space for a run's checkpoints, before training rather than hours later.
 
-Imports no JAX: `plimsoll train` checks before it starts anything.
+Does not import JAX, because `plimsoll train` runs the check before it starts other processes.
 """
 
 from __future__ import annotations
@@ -13,26 +13,31 @@ from plimsoll.planned import Disk
 from plimsoll.units import KIB, format_bytes
 
 KEPT = 2
-"""Checkpoints that are kept, the last ones, besides the best."""
+"""Number of newest checkpoints that are kept, in addition to the best one."""
 AT_ONCE = KEPT + 2
-"""Checkpoints on disk at most: the last ones, the best, and the one being written."""
+"""Largest number of checkpoints on disk at a time: the newest ones, the best, and the one being written."""
 METADATA_BYTES = 256 * KIB
-"""Shapes, position, manifest, and Orbax's own records: 164 KiB for 300 leaves (notes, "Disk")."""
+"""Bytes of a checkpoint besides its arrays: position, manifest, and Orbax's metadata. 164 KiB for 300 leaves (notes,
+"Disk")."""
 
 
 def needed(state_bytes: int) -> Disk:
-    """Returns the bytes of a run's checkpoints. Nothing is compressed."""
+    """Returns the disk space that a run's checkpoints need. Checkpoints are not compressed.
+
+    Args:
+        state_bytes: Bytes of the arrays in one checkpoint.
+    """
     checkpoint_bytes = state_bytes + METADATA_BYTES
     return Disk(checkpoint_bytes=checkpoint_bytes, kept_at_once=AT_ONCE, bytes=AT_ONCE * checkpoint_bytes)
 
 
 def require_room(checkpoints: Path, disk: Disk, *, free: int | None = None) -> None:
-    """Raises RunError for a run whose checkpoints do not fit beside those it has saved already.
+    """Raises RunError if a run's checkpoints do not fit on the disk. Existing checkpoints count as room.
 
     Args:
-        checkpoints: Their folder.
-        disk: The result of `needed`.
-        free: Free bytes, if not those that the disk has.
+        checkpoints: The folder of the run's checkpoints.
+        disk: Disk space from `needed`.
+        free: Free bytes; those of the folder's disk if left out.
     """
     free = shutil.disk_usage(checkpoints).free if free is None else free
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())

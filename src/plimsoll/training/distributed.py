@@ -1,8 +1,8 @@
-"""Several processes that train one run: how they meet, what they tell one another, and what they agree on.
+"""Several processes that train one run: connecting, exchanging values, and agreeing on the end.
 
-JAX's own runtime connects them (`jax.distributed`). What they tell one another goes through its key-value store, which
-needs no device. Where one is gone, JAX ends the others: within a second where its connection broke, after
-HEARTBEAT_SECONDS where it is silent.
+JAX's runtime connects the processes (`jax.distributed`). Values are exchanged through its key-value store, which needs
+no device. When a process is lost, JAX ends the others: within a second if its connection broke, and after
+HEARTBEAT_SECONDS if it is silent.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plimsoll.errors import RunError
 
 CONNECT_SECONDS = 300
-"""Time in which all processes must come."""
+"""Seconds within which all processes must connect."""
 HEARTBEAT_SECONDS = 30
-"""Silence after which a process counts as gone; the others then end."""
+"""Seconds of silence after which a process counts as lost, and the others end."""
 LEAVING_SECONDS = 2
-"""Time that the first process leaves to the others to say why they end: its own end takes JAX's service with it."""
+"""Seconds that process 0 waits before it ends, so that others can print their errors. JAX's service ends with it."""
 POLL_MILLISECONDS = 200
-"""Time between two looks for a word of another process; handlers of signals run in between."""
+"""Longest wait for another process's value in one call. Signal handlers run between calls."""
 
-_words = itertools.count()
-"""Numbers of what was told: every process tells and hears the same words in the same order."""
+_exchanges = itertools.count()
+"""Numbers of the exchanged values. All processes exchange the same values in the same order, so the numbers match."""
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
-    """Connects the processes of a run. Call it before anything else touches JAX.
+    """Connects the processes of a run. Call it before anything else initializes JAX.
 
     Args:
-        coordinator: HOST:PORT of the first process; None as the variables of Slurm, MPI, Kubernetes or a TPU give it.
-        processes: Number of processes, or None.
-        process: Number of this process, from 0, or None.
+        coordinator: HOST:PORT of process 0. If None, JAX reads it from the environment of Slurm, MPI, Kubernetes or a
+            TPU.
+        processes: Number of processes. If None, JAX reads it from the environment.
+        process: Number of this process, from 0. If None, JAX reads it from the environment.
 
     Raises:
-        RunError: The port is taken, or the others do not come within JAX's time.
+        RunError: The port is in use, or the other processes do not connect in time.
     """
     if coordinator is not None and process == 0:
         require_free(coordinator)
     place = coordinator or "the coordinator that this cluster names"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it takes SIGTERM for itself, and notes it late
-    giving_up = threading.Timer(CONNECT_SECONDS, _give_up, [place])  # JAX would end by an abort
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM itself, and late
+    giving_up = threading.Timer(CONNECT_SECONDS, _give_up, [place])  # earlier than JAX, which would abort
     giving_up.start()
     try:
         jax.distributed.initialize(
@@ -72,7 +73,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 
 
 def _give_up(place: str) -> NoReturn:
-    """Ends this process, which waits for the others."""
+    """Prints an error and ends this process, because not all processes connected in time."""
     print(f"error: {_not_met(place, f'not all have come in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
     os._exit(RunError.exit_code)
 
@@ -85,7 +86,11 @@ def _not_met(place: str, reason: str) -> str:
 
 
 def require_free(coordinator: str) -> None:
-    """Raises RunError where something listens at the first process's port: JAX would end by a fault of memory."""
+    """Raises RunError if the coordinator's port is in use on this machine. JAX would end by a segmentation fault.
+
+    Args:
+        coordinator: HOST:PORT of process 0, which is this process.
+    """
     port = int(coordinator.rpartition(":")[2])
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
@@ -104,12 +109,16 @@ def processes() -> int:
 
 
 def process() -> int:
-    """Returns the number of this process, from 0. Number 0, or the only one, writes what the run keeps."""
+    """Returns the number of this process, from 0. Process 0 writes the files of the run."""
     return runtime.global_state.process_id if runtime.global_state.client is not None else 0
 
 
 def devices(count: int) -> list[Any]:
-    """Returns `count` devices, as many of every process: the first of each."""
+    """Returns `count` devices of all processes together: the first ones of each process, equally many.
+
+    Raises:
+        RunError: `count` is not a multiple of the number of processes, or JAX finds fewer devices.
+    """
     each = count // processes()
     if each * processes() != count or jax.device_count() < count:
         raise RunError(
@@ -120,15 +129,15 @@ def devices(count: int) -> list[Any]:
 
 
 def of_first(topic: str, answer: Callable[[], Any]) -> Any:
-    """Returns what the first process answers, in every process. The others wait for it.
+    """Returns the value of `answer` in process 0 to every process. The other processes wait for the value.
 
     Args:
-        topic: Name for whoever debugs.
-        answer: Function that the first process calls. Its value is JSON.
+        topic: Name of the value, for debugging.
+        answer: Function that only process 0 calls. Its value must be serializable as JSON.
     """
     if processes() == 1:
         return answer()
-    key = f"{next(_words)}/{topic}"
+    key = f"{next(_exchanges)}/{topic}"
     if process() == 0:
         value = answer()
         _tell(key, value)
@@ -137,33 +146,39 @@ def of_first(topic: str, answer: Callable[[], Any]) -> Any:
 
 
 def of_each(topic: str, value: Any) -> list[Any]:
-    """Returns the values of all processes, in the order of their numbers, in every process. They are JSON."""
+    """Returns the values of all processes to every process, by process number.
+
+    Args:
+        topic: Name of the value, for debugging.
+        value: This process's value, serializable as JSON.
+    """
     if processes() == 1:
         return [value]
-    key = f"{next(_words)}/{topic}"
+    key = f"{next(_exchanges)}/{topic}"
     _tell(f"{key}/{process()}", value)
     return [_hear(f"{key}/{number}") for number in range(processes())]
 
 
 def barrier(place: str) -> None:
-    """Waits until all processes have come here.
+    """Waits until all processes have called it.
 
-    Use it around work that can take minutes in one process; a collective would time out.
+    Use it around work that can take minutes in one process: a collective of JAX would time out.
     """
     of_each(place, True)
 
 
 def _client() -> Any:
-    """Returns JAX's client of the store that all processes read."""
+    """Returns JAX's client of the key-value store that all processes share."""
     return runtime.global_state.client
 
 
 def _tell(key: str, value: Any) -> None:
+    """Writes a value into the key-value store."""
     _client().key_value_set(f"plimsoll/{key}", json.dumps(value))
 
 
 def _hear(key: str) -> Any:
-    """Returns what was told under a key, once it was."""
+    """Waits until a key is in the key-value store, and returns its value."""
     while True:
         try:
             return json.loads(_client().blocking_key_value_get(f"plimsoll/{key}", POLL_MILLISECONDS))
@@ -173,18 +188,18 @@ def _hear(key: str) -> Any:
 
 
 def is_of_others(problem: Exception) -> bool:
-    """Returns whether an error of a step or of the store says that another process is gone."""
+    """Returns True if an error of a step or of the key-value store may mean that another process is lost."""
     return isinstance(problem, jax.errors.JaxRuntimeError) or "Gloo" in str(problem)
 
 
 def require_alike(facts: Mapping[str, Any]) -> list[str]:
-    """Returns the names of all processes' machines.
+    """Checks that all processes were started alike, and returns the host names of all processes.
 
     Args:
-        facts: What must be the same in every process, and its `host`.
+        facts: Values that must be equal in all processes, and this process's `host`.
 
     Raises:
-        RunError: Something differs; in every process, with what differs between which.
+        RunError: A value differs between processes. Raised in every process, with the values and the hosts.
     """
     each = of_each("facts", dict(facts))
     hosts = [own.pop("host") for own in each]
@@ -208,23 +223,23 @@ def require_alike(facts: Mapping[str, Any]) -> list[str]:
 
 
 def leave() -> None:
-    """Disconnects from the others once all have come here: the end of one would end them by an abort."""
+    """Disconnects from the other processes after all have called it. Without it, the end of one aborts the others."""
     if processes() > 1:
         barrier("end")
         jax.distributed.shutdown()
 
 
 def end(code: int, *, together: bool) -> NoReturn:
-    """Ends this process.
+    """Ends this process by `os._exit`.
 
-    Not by returning from the program: JAX's handler of the exit waits for processes that are gone, and loses the code.
+    A regular exit would run JAX's exit handler, which waits for lost processes and changes the exit code.
 
     Args:
         code: Exit code.
-        together: Whether every process ends now. Then each waits for the others, else they would end by an abort.
+        together: True if all processes end now. Each then waits for the others before it ends (`leave`).
     """
     if together:
-        with contextlib.suppress(RuntimeError):  # of JAX: another one is gone, and nothing was left to do
+        with contextlib.suppress(RuntimeError):  # raised by JAX if another process is lost
             leave()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -235,7 +250,10 @@ def end(code: int, *, together: bool) -> NoReturn:
 
 
 class Agreement:
-    """A request of any process, which all follow one step later: none of them waits for it."""
+    """Agreement of all processes on the largest request of any process.
+
+    The result arrives one call later, so no process waits for another.
+    """
 
     def __init__(self) -> None:
         self._pending: jax.Array | None = None
@@ -248,7 +266,7 @@ class Agreement:
             self._largest = jax.jit(lambda requests: requests.max(), out_shardings=whole).lower(requests).compile()
 
     def __call__(self, request: int) -> int:
-        """Returns the largest request of the call before; of a process alone, `request` itself."""
+        """Sends a request, and returns the largest request of the previous call. A single process gets `request`."""
         if self.alone:
             return request
         agreed = 0 if self._pending is None else int(self._pending)

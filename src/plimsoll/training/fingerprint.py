@@ -1,4 +1,4 @@
-"""What is looked at in a state before it is saved, and the number that identifies it."""
+"""Check of a state for NaN and infinity before it is saved, and the hash that identifies a state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ import numpy as np
 from plimsoll.errors import StoppedError
 
 PIECE = 2**20
-"""Numbers of an array that are looked at together: what that makes is as large."""
+"""Elements of an array that are checked at a time. Temporary arrays have this size."""
 
 
 def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str, Any]) -> str:
-    """Returns one SHA-256 that two runs share exactly if they learned the same, bit for bit.
+    """Returns a SHA-256 that is equal for two runs if their states are bit-identical.
 
-    It covers parameters, optimizer, EMA, carry, step, RNG and the loader's position, in the order of `leaves` (a
-    checkpoint's own). It does not cover plan, time or paths.
+    The hash covers parameters, optimizer, EMA, carry, step, RNG and the data loader's position. It does not cover plan,
+    times or paths.
+
+    Args:
+        leaves: Path and array of each leaf of the state, in the order of a checkpoint.
+        position: Position of the data loader.
     """
     digest = hashlib.sha256()
     for path, leaf in leaves:
@@ -32,10 +36,15 @@ def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str,
 
 
 def require_finite(leaves: Sequence[tuple[str, Any]], step: int) -> None:
-    """Raises StoppedError for a state with NaN or infinity in it, which must not replace a good one."""
+    """Raises StoppedError if the state has a NaN or an infinity, so that it is not saved.
+
+    Args:
+        leaves: Path and array of each leaf of the state.
+        step: Step of the state, for the message.
+    """
     numbers = [(path, leaf) for path, leaf in leaves if not np.issubdtype(leaf.dtype, np.integer)]
 
-    # Beside an accelerator what lies in its memory is not copied to the host.
+    # On an accelerator, check arrays in device memory on the device, to save a copy to the host.
     if jax.default_backend() != "cpu":
         on_device = [(path, leaf) for path, leaf in numbers if leaf.sharding.memory_kind == "device"]
         finite = jax.device_get(_are_finite([leaf for _, leaf in on_device]))
@@ -52,12 +61,12 @@ def require_finite(leaves: Sequence[tuple[str, Any]], step: int) -> None:
 
 @jax.jit
 def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
-    """Returns of each array whether all of it is finite, where it is: nothing crosses to the host."""
+    """Returns a scalar bool per array, True if all elements are finite. Runs on the arrays' own device."""
     return [jnp.isfinite(leaf.astype(jnp.float32)).all() for leaf in leaves]
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Returns whether every number of an array is finite."""
+    """Returns True if every element of an array is finite."""
     flat = array.reshape(-1)
     for first in range(0, flat.size, PIECE):
         piece = flat[first : first + PIECE].astype(np.float32, copy=False)

@@ -1,6 +1,6 @@
-"""A state whose initial weights are given, as those of a published model, in the form in which the state keeps them.
+"""Replacing the random initial weights of a state by given weights, like those of a published model.
 
-By `device_put` alone: a process that compiles for the first time grows by more than a small model takes.
+Arrays are moved by `device_put` alone: the first compile of a process would need more memory than a small model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ from plimsoll.levers.sharding import on_devices
 
 
 def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
-    """Returns the `params` that `begin` makes of the random ones, and their `ema`; None where it leaves them alone.
+    """Replaces random weights by given weights, and deletes the replaced arrays.
 
-    Random weights that are replaced are deleted. `begin` sees weights in 16 or 24 bits as bfloat16. The last 8 of 24,
-    which the optimizer keeps, stay random: less than half a step of the bfloat16 beside them. Each device of several
-    gets only what it held of the random ones.
+    Weights stored in 16 or 24 bits are passed to `begin` as bfloat16. The lower 8 of 24 bits, which the optimizer has,
+    stay random: they are less than half a unit in the last place of bfloat16. Shardings stay as they are.
+
+    Args:
+        state: State with random weights.
+        begin: Function from random parameters to the run's initial parameters.
+        average: EMA of the weights, if one is kept.
+
+    Returns:
+        New entries `params` and, with an average, `ema` of the state. None if `begin` changes nothing.
     """
 
     def as_number(leaf: Any) -> Any:
@@ -44,9 +51,14 @@ def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | Non
 
 
 def own_copies(tree: Any, own: Any) -> Any:
-    """Returns the tree in the form of `own` and on its devices; no leaf shares bytes with another: all will be donated.
+    """Copies a tree's leaves into the storage format and the shardings of `own`.
 
-    Leaves of `own` stay as they are. The originals of the others are deleted, and those of `own` that they replace.
+    No two leaves of the result share memory, so all can be donated. A leaf that is in `own` already is not copied.
+    Originals of copied leaves are deleted, and so are the leaves of `own` that they replace.
+
+    Args:
+        tree: Parameters, as arrays of NumPy or JAX.
+        own: Parameters of the state, with the same structure.
     """
     ids = {id(leaf) for leaf in jax.tree.leaves(tree)}
 
@@ -63,35 +75,40 @@ def own_copies(tree: Any, own: Any) -> Any:
 
 
 def _as_stored(leaf: Any, dtype: Any) -> Any:
-    """Returns numbers as bits of bfloat16 where the state keeps those, else the leaf."""
+    """Converts a leaf to bfloat16 bits if the state stores weights as uint16; else returns the leaf unchanged."""
     if dtype != jnp.uint16 or leaf.dtype == jnp.uint16:
         return leaf
     return _by_parts(lambda numbers: numbers.astype(jnp.bfloat16, copy=False).view(np.uint16), leaf)
 
 
 def _by_parts(change: Callable[[np.ndarray], np.ndarray], leaf: Any) -> Any:
-    """Returns an array changed in NumPy; of one on several devices, what each device holds, which stays there."""
+    """Applies a NumPy function to an array. If the array is on several devices, each shard stays on its device."""
     if not isinstance(leaf, jax.Array) or leaf.sharding.num_devices == 1:
         return change(np.asarray(leaf))
     return _of_parts(lambda part: jax.device_put(change(np.asarray(part)), part.device), leaf)
 
 
 def _of_parts(change: Callable[[jax.Array], jax.Array], leaf: jax.Array) -> jax.Array:
+    """Applies a function to each shard of an array, and returns the array of the new shards."""
     parts = [change(part.data) for part in leaf.addressable_shards]
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
 
 def copied(leaf: Any, sharding: Sharding) -> jax.Array:
-    """Returns a copy in memory of JAX's own, which may be donated, of which each device gets its part alone."""
+    """Returns a copy with the given sharding in memory that JAX allocated, so that it can be donated."""
     if not isinstance(leaf, jax.Array) or (leaf.is_fully_addressable and leaf.sharding != sharding):
-        leaf = on_devices(np.asarray(leaf), sharding)  # memory of NumPy's, which JAX takes over where it is aligned
+        leaf = on_devices(np.asarray(leaf), sharding)  # JAX may use NumPy's memory itself, where it is aligned
     elif leaf.sharding != sharding:
         leaf = jax.device_put(leaf, sharding)
     return jax.block_until_ready(_of_parts(lambda part: jax.device_put(part, may_alias=False), leaf))
 
 
 def twice_at_first(params: Any) -> int:
-    """Returns the bytes of such parameters (shapes are enough) that `with_initial` holds twice for a moment."""
+    """Returns the bytes of parameters that `with_initial` holds twice at its peak.
+
+    Args:
+        params: Parameters of the state, as arrays or shapes.
+    """
 
     def size(leaf: Any) -> int:
         return leaf.size * leaf.dtype.itemsize

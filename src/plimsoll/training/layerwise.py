@@ -1,4 +1,7 @@
-"""The step that updates layer by layer: the same numbers as `training.step`, but for the order of a norm's sum."""
+"""A training step that updates each layer during the backward pass, as soon as the layer's gradient is known.
+
+It computes the same numbers as `training.step`, except for the order of the sum in the gradient's norm.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +21,16 @@ from plimsoll.types import Batch, Layered, Norms, Task
 def make_layerwise_step(
     task: Task, rule: InPlace, *, passes: int, inputs_on_host: bool = False, norms: Norms = "global"
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
-    """Returns a step as `training.step.make_step` does. What does not go with it is refused by the lever's record.
+    """Returns a step with the signature of `training.step.make_step`'s step.
+
+    The lever's record refuses levers that do not combine with it.
 
     Args:
-        task: The task.
-        rule: Its update rule.
-        passes: Backward passes.
-        inputs_on_host: Keep the inputs of layers in the host's memory until the backward pass.
-        norms: Norms of the gradient that are reported.
+        task: The task, in layers.
+        rule: The update rule of the task's optimizer.
+        passes: Backward passes: 1, or 2 if gradients are clipped.
+        inputs_on_host: Keep the inputs of layers in host memory until the backward pass.
+        norms: Norms of the gradient in the metrics.
     """
     parts = rule.parts
     assert isinstance(task, Layered)
@@ -45,18 +50,19 @@ def make_layerwise_step(
 
 
 class _Squares(NamedTuple):
-    """Sums of squares of the layers' gradient."""
+    """Sums of squares of the layers' gradients."""
 
     total: Array
+    """Scalar, the sum over all layers."""
     of_layers: Array | None
-    """(layers); None where nobody asked for the norm of each."""
+    """Shape (layers), the sum of each layer; None unless norms of single layers are reported."""
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """A forward pass through the layers and the pass back.
+    """One layerwise step: a forward pass through the layers, and one or two backward passes.
 
-    `trees` are the stored weights and the optimizer's state; both are returned.
+    `trees` is the pair of stored weights and optimizer state in all methods.
     """
 
     task: Layered
@@ -75,16 +81,16 @@ class _Walk:
         def leave(outer: Any, hidden: Array) -> Any:
             return task.leave(read(outer, stored, in_parts), hidden, batch)
 
-        # Through the layers.
+        # Forward pass.
         entered, pull_entered = jax.vjp(enter, outer)
         left, inputs = self.forward(trees[0][stacked], entered, batch)
-        weight = leave(outer, left)[0].weight  # of the labels alone: the compiler drops the rest
+        weight = leave(outer, left)[0].weight  # depends on the labels alone: XLA drops the rest of this call
 
         def mean(outer: Any, hidden: Array) -> tuple[Array, dict]:
             loss, metrics = leave(outer, hidden)
             return loss.total / weight, metrics
 
-        # And back: for the updates, or at first for the norm alone.
+        # Backward pass: updates the layers, or only sums squares if a clip needs the norm first.
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
         clip, most = jnp.float32(1), self.parts.clip_norm
         if most is None:
@@ -92,7 +98,7 @@ class _Walk:
         else:
             below, squares = self.squares(trees[0][stacked], inputs, batch, cotangent)
 
-        # The gradient of what is not in layers, summed over both ends, and the norm of all.
+        # Gradient of the weights outside the layers, from input and output side; norm of the whole gradient.
         gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
         norm = jnp.sqrt(squares.total + _squares(gradient))
         if most is not None:
@@ -103,7 +109,7 @@ class _Walk:
         return trees, report | self.norms_of(squares, gradient)
 
     def forward(self, blocks: Any, entered: Array, batch: Batch) -> tuple[Array, Array]:
-        """Returns what the last layer wrote, and what each layer read."""
+        """Runs the forward pass. Returns the output of the last layer, and the stacked inputs of all layers."""
 
         def layer(x: Array, numbered: Any) -> tuple[Array, Array]:
             number, weights = numbered
@@ -114,9 +120,9 @@ class _Walk:
         return lax.scan(layer, entered, (jnp.arange(layers), blocks))
 
     def squares(self, blocks: Any, inputs: Array, batch: Batch, cotangent: Array) -> tuple[Array, _Squares]:
-        """Runs a backward pass for the norms alone.
+        """Runs a backward pass without updates.
 
-        Returns the gradient for the first layer's input, and the sums of squares.
+        Returns the gradient with respect to the first layer's input, and the sums of squares.
         """
         layers = inputs.shape[0]
 
@@ -131,9 +137,9 @@ class _Walk:
     def update(
         self, trees: Trees, inputs: Array, batch: Batch, cotangent: Array, clip: Array, token: Array
     ) -> tuple[Trees, Array, _Squares]:
-        """Runs a backward pass that updates.
+        """Runs a backward pass that updates each layer.
 
-        Returns the next trees, the gradient for the first layer's input, and the sums of squares.
+        Returns the updated trees, the gradient with respect to the first layer's input, and the sums of squares.
         """
         layers, stacked = inputs.shape[0], self.task.stacked
 
@@ -149,11 +155,11 @@ class _Walk:
         return trees, cotangent, squares
 
     def no_squares(self, layers: int) -> _Squares:
-        """Returns sums of squares before the first layer."""
+        """Returns zeros, the sums of squares before any layer is added."""
         return _Squares(jnp.float32(0), jnp.zeros(layers) if self.norms == "layers" else None)
 
     def added(self, squares: _Squares, gradient: Any, number: Array) -> _Squares:
-        """Returns the sums with those of a layer."""
+        """Adds the squares of one layer's gradient to the sums."""
         of_layer = _squares(gradient)
         of_layers = squares.of_layers
         if of_layers is not None:
@@ -161,7 +167,7 @@ class _Walk:
         return _Squares(squares.total + of_layer, of_layers)
 
     def norms_of(self, squares: _Squares, gradient: Any) -> dict[str, Array]:
-        """Returns the norms of layers and other parts, where they are wanted."""
+        """Returns metrics with the gradient norms of layers and other parts, if --log-norms asks for them."""
         if squares.of_layers is None:
             return {}
         norms = jnp.sqrt(squares.of_layers)

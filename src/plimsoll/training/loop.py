@@ -1,4 +1,4 @@
-"""The loop. It can be read aloud; every side effect is one line; the order that matters is explained."""
+"""The training loop: steps, evaluations and saves in their order. Every side effect is one line."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from plimsoll.training.step import Report, State
 from plimsoll.training.stop import Ended, Stop
 
 IN_FLIGHT = {"cpu": 1}
-"""Backend to the steps that may be under way at once, else 2: JAX runs ahead otherwise, and memory with it.
+"""Backend to the largest number of steps in flight; 2 for other backends. Without a limit JAX dispatches further steps,
+and memory grows.
 
-On a CPU one: the next step would touch its temporaries while the kernel still takes back those of the last, which
-showed as a fifth of them on top of the peak, now and then (notes, "Two steps at once"). Temporaries from the heap
-stay where they are, so two steps of a small model may be under way: the numbers of one are read and logged, and the
-next batch taken, while the other runs."""
+On a CPU the limit is 1. The next step would allocate temporaries while the kernel still reclaims those of the previous
+step, which at times raised the peak by a fifth of the temporaries (notes, "Two steps at once"). A small model's
+temporaries come from the heap and are reused, so its limit is 2 (`Executables.in_heap`). The loop then logs one step
+and reads the next batch while the other step runs."""
 
 
 @dataclass(kw_only=True)
 class Training:
-    """What a session trains with."""
+    """Arguments of the training loop."""
 
     state: State
-    """The state that it begins with; the first step reuses its buffers."""
+    """The session's initial state. The first step reuses its buffers."""
     executables: Executables
     loader: Batches
     evaluate: Evaluate
@@ -43,10 +44,10 @@ class Training:
 
 
 def run_steps(training: Training) -> tuple[State, Ended]:
-    """Takes the steps that are left, and returns the final state.
+    """Runs the remaining steps with their evaluations and saves. Returns the final state and the end of the session.
 
-    Checkpoint n holds the state after n updates and a loader about to yield batch n: save after the update and before
-    the next batch. tests/training/test_resume.py notices if either line moves.
+    Checkpoint n holds the state after n updates, and a data loader about to yield batch n. So the loop saves after the
+    update and before the next batch, which tests/training/test_resume.py checks.
     """
     state = training.state
     step = int(state["step"])
@@ -56,8 +57,8 @@ def run_steps(training: Training) -> tuple[State, Ended]:
     stop = training.stop
     flight = InFlight(training.log, in_heap=training.executables.in_heap)
 
-    with save:  # a save that was begun is finished, however the loop ends
-        # An evaluation that a signal ended comes first.
+    with save:  # waits for a save in the background, even after an error
+        # Repeat an evaluation that a signal ended in the previous session.
         if evaluate.was_left_out(step):
             evaluate.run(step, state)
 
@@ -66,7 +67,7 @@ def run_steps(training: Training) -> tuple[State, Ended]:
             step += 1
             flight.add(step, report)
 
-            # Evaluate before saving: the best state is saved at once.
+            # Evaluate before saving, because a new best state is saved at once.
             if evaluate.is_due(step):
                 flight.land()
                 evaluate.run(step, state)
@@ -74,7 +75,7 @@ def run_steps(training: Training) -> tuple[State, Ended]:
                 flight.land()
                 save.run(step, state)
 
-        # The end: what is not evaluated or saved yet.
+        # Evaluate and save the last state, unless that is done.
         flight.land()
         if evaluate.is_missing(step) and stop.allows_evaluation:
             evaluate.run(step, state)
@@ -84,7 +85,7 @@ def run_steps(training: Training) -> tuple[State, Ended]:
 
 
 class InFlight:
-    """Holds the reports of the steps under way, and waits for the oldest when there are too many."""
+    """Reports of the steps in flight. Waits for the oldest step when the number of steps exceeds the limit."""
 
     def __init__(self, log: Log, *, in_heap: bool = False) -> None:
         self._log = log
@@ -96,7 +97,7 @@ class InFlight:
         self._settle_next = 0.0 if limit == 1 else math.inf
 
     def add(self, step: int, report: Report) -> None:
-        """Takes the report of a step that was begun."""
+        """Adds the report of a dispatched step, and waits for the oldest steps if too many are in flight."""
         self._steps.append((step, report))
         while len(self._steps) >= self._limit:
             self._finish_oldest()
@@ -106,7 +107,7 @@ class InFlight:
             self._between.settle()
 
     def land(self) -> None:
-        """Waits for all steps under way."""
+        """Waits for all steps in flight, and logs them."""
         while self._steps:
             self._finish_oldest()
 
@@ -121,12 +122,17 @@ class InFlight:
 
 
 def is_overflow(numbers: Mapping[str, float]) -> bool:
-    """Returns whether a step overflowed in float16: it was skipped, and its scale is halved."""
+    """Returns True if a float16 step overflowed, so that its update was skipped and the loss scale halved."""
     return numbers.get("scale", 0.0) > SMALLEST and not math.isfinite(numbers["gradient_norm"])
 
 
 def require_finite_step(step: int, numbers: Mapping[str, float]) -> None:
-    """Raises StoppedError where the loss or the norm of the gradient is not finite."""
+    """Raises StoppedError if the loss or the norm of the gradient is not finite.
+
+    Args:
+        step: Number of the step.
+        numbers: Metrics of the step.
+    """
     loss = numbers["loss"]
     norm = numbers["gradient_norm"]
     if math.isfinite(loss) and math.isfinite(norm):

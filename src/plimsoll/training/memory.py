@@ -1,7 +1,7 @@
-"""The resident set of this process, now and at most, read from the kernel; and how to give memory back.
+"""Current and peak resident set of this process, and functions that return freed memory to the system.
 
-The budget on a CPU is `VmHWM`, the peak resident set: everything in it counts. `trim` gives back what compiling and
-loading left in the allocator.
+The peak resident set (`VmHWM`) counts against the budget on a CPU. `trim` returns the memory that compiling and loading
+left in the allocator.
 """
 
 import ctypes
@@ -14,28 +14,29 @@ from pathlib import Path
 from plimsoll.processes.environment import ALLOCATOR, GIVES_BACK
 
 GROWTH_BYTES = 4 * 2**20
+"""Growth of the resident set between steps after which the heap is trimmed."""
 SMALLEST_MAPPED = ALLOCATOR["glibc.malloc.mmap_threshold"]
-"""Bytes of the smallest buffer that is mapped, and goes back to the system when it is freed."""
+"""Smallest buffer, in bytes, that malloc maps by `mmap` and returns to the system when it is freed."""
 LOOK_SECONDS = 0.02
-"""Seconds between looks at the resident set and its peak while steps are taken. A look costs 40 us, and a step of a
-small model hardly more; the kernel counts the peak all the same, so a later look misses nothing of it."""
+"""Seconds between readings of the resident set and its peak during training. A reading takes 40 us, about as long as a
+step of a small model. The kernel keeps the peak, so less frequent readings miss none."""
 FILE = re.compile("/(?!dev/|memfd:)")
-"""Beginning of a mapping's name that is a file's, and not a device's or one of memory alone."""
+"""Pattern of the name of a mapped regular file, but not of a device or an anonymous memory file."""
 _MADV_DONTNEED = 4
 
 
 def resident_bytes() -> int:
-    """Returns the bytes that this process holds now."""
+    """Returns the resident set of this process in bytes."""
     if sys.platform != "linux":
         import psutil
 
         return psutil.Process().memory_info().rss
-    with open("/proc/self/statm", "rb") as file:  # a quarter of the time that `status` takes
+    with open("/proc/self/statm", "rb") as file:  # four times as fast to read as `status`
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_resident_bytes() -> int:
-    """Returns the most this process ever held (Linux: `VmHWM`; elsewhere `ru_maxrss`)."""
+    """Returns the peak resident set of this process in bytes (Linux: `VmHWM`; elsewhere `ru_maxrss`)."""
     if sys.platform != "linux":
         import resource
 
@@ -46,9 +47,15 @@ def peak_resident_bytes() -> int:
 
 
 def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -> int:
-    """Waits until the resident set stops falling, or is at most `enough` bytes, and returns the bytes that are left.
+    """Waits until the resident set stops falling: the kernel takes milliseconds to reclaim large buffers.
 
-    The kernel takes milliseconds to take back large buffers.
+    Args:
+        enough: Resident bytes at which waiting ends at once.
+        patience: Longest wait in seconds.
+        interval: Seconds between readings.
+
+    Returns:
+        The lowest resident bytes that were read.
     """
     if sys.platform != "linux":
         return resident_bytes()
@@ -63,11 +70,11 @@ def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -
 
 
 def trim() -> None:
-    """Gives back what loading, compiling, saving or evaluating left: freed heap, and library code that it touched.
+    """Returns freed heap and pages of library code to the system, after loading, compiling, saving or evaluating.
 
-    A compile leaves 90-140 MiB of heap behind, starting about 125 MiB of library pages. Does nothing without glibc.
-    Library code is left alone unless the process was started for this CPU (`GIVES_BACK`): a driver's mappings must not
-    be touched, and beside an accelerator the resident set is not the budget.
+    A compile leaves 90 to 140 MiB of freed heap, and the start of the process about 125 MiB of library pages. Without
+    glibc the heap is not trimmed. Library pages are dropped only in processes for the CPU (`GIVES_BACK`): an
+    accelerator's driver must keep its mappings, and the budget of an accelerator is not the resident set.
     """
     if sys.platform == "linux":
         trim_heap()
@@ -76,27 +83,29 @@ def trim() -> None:
 
 
 def trim_heap() -> None:
-    """Gives back what is free in the heap. Does nothing without glibc."""
+    """Returns freed heap memory to the system. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
 
 
 class BetweenSteps:
-    """Waits until a step's buffers have gone back, and trims the heap when what is left has grown by `GROWTH_BYTES`.
+    """Keeps the resident set low between steps: waits for freed buffers, and trims the heap when it has grown.
 
-    Only buffers that are mapped go back by themselves. Where less than the smallest of them is held beyond what was
-    left before, nothing is waited for: looking whether it still falls takes 2 ms, several steps of a small model.
+    Only mapped buffers are returned to the system when they are freed. Unless at least one may be on its way back,
+    there is no wait: waiting takes 2 ms or more, several steps of a small model.
 
-    A loader's small buffers come and go between those of the steps, and the holes they leave are not always filled: of
-    `control`, 35 MiB in 900 steps (notes, "Growth"). Growth that is needed is trimmed for once.
+    A data loader's small buffers fragment the heap, by 35 MiB in 900 steps of `control` (notes, "Growth"). So the heap
+    is trimmed after a growth of `GROWTH_BYTES`. Growth that trimming cannot undo is not trimmed again.
     """
 
     after_trimming: int | None = None
+    """Resident bytes after the first step, or after the last trim of the heap."""
     _left: int = 0
-    """Bytes that were left after a step, the least since they were last waited for."""
+    """Lowest resident bytes seen after a step, reset when the bytes stay more than `SMALLEST_MAPPED` above it."""
 
     def settle(self) -> None:
+        """Waits for the freed buffers of a step, and trims the heap if the resident set has grown."""
         enough = self._left + SMALLEST_MAPPED
         left = settle(enough=enough)
         self._left = left if left > enough else min(left, self._left)
@@ -108,18 +117,17 @@ class BetweenSteps:
 
 
 def give_back_libraries() -> None:
-    """Unmaps pages of library code; what is needed again comes back from the page cache, about 20 MiB of it.
+    """Drops pages of library code from the resident set. About 20 MiB are used again, and reload from the page cache.
 
-    Only read-only mappings of files without a single changed (anonymous) page are dropped, so nothing can be lost, and
-    no device's. They were part of the resident set, which is the budget, though the system could have taken them any
-    time.
+    Only read-only mappings of regular files without any modified (anonymous) page are dropped, so no data can be lost.
+    The system could reclaim such pages at any time, yet they count as resident and so against the budget.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     start = end = resident = anonymous = 0
     library = False
     for line in [*Path("/proc/self/smaps").read_text().splitlines(), "0-0 end 0 0 0 "]:
         words = line.split()
-        if "-" in words[0] and not words[0].endswith(":"):  # the next mapping begins
+        if "-" in words[0] and not words[0].endswith(":"):  # first line of a mapping: drop the previous one
             if library and not anonymous and resident:
                 libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
             start, end = (int(part, 16) for part in words[0].split("-"))

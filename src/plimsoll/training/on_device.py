@@ -1,8 +1,8 @@
-"""Batches that are put on the device while the steps before them run.
+"""Copying batches to the device while earlier steps run.
 
-An executable that is handed NumPy arrays copies them when it is called, on the thread that dispatches the steps. Here
-another thread takes batches from the source and puts them, a few ahead, with the sharding that the step expects. Their
-bytes are in the device's ledger (`planner/bytes.py`). On a CPU it would only add copies, and the loop does without.
+A step that is called with NumPy arrays copies them in the thread that dispatches steps. Here another thread reads
+batches from the source, and copies a few of them ahead with the step's sharding. The device's ledger counts their bytes
+(`planner/bytes.py`). On a CPU this would only add copies, so it is used on accelerators only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from plimsoll.types import Batch, Source
 
 AHEAD = 2
-"""Batches on the device, or on their way there, that no step has taken."""
+"""Number of batches that are copied to the device ahead of the steps."""
 
 
 class OnDevice:
-    """A `types.Source` whose batches are on the device. `state` is the position after the last one that was taken."""
+    """A `types.Source` whose batches are on the device. `state` is the position after the last batch it returned."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put
@@ -53,13 +53,13 @@ class OnDevice:
         self._state = None
 
     def close(self) -> None:
-        """Ends the thread, which takes no further batch, and closes the source."""
+        """Drops the batches ahead, ends the thread, and closes the source."""
         self._forget()
         self._thread.shutdown()
         self._source.close()
 
     def _forget(self) -> None:
-        """Drops the batches that were put, and waits for the one under way."""
+        """Drops the batches ahead, and waits until none is being copied."""
         for future in self._coming:
             future.cancel()
         for future in self._coming:

@@ -1,8 +1,8 @@
-"""Overruns of a run's budget: the bytes predicted, the bytes measured, and the safety margin of its next plan.
+"""Overruns of a run's memory budget, and the safety margin that they add to the run's next plan.
 
-They are kept as `overruns.json` in the folder of the run. Planning the run again adds `margin_bytes` to the prediction
-of the phases that a plan decides about. There is an end to it: a plan fits only if prediction and margin together are
-within the budget. So the next overrun is above prediction and margin, and its margin larger by SPREAD_BYTES at least.
+Overruns are kept as `overruns.json` in the run folder. Planning the run again adds `margin_bytes` to the predicted peak
+of the phases in RUNNING. This terminates: a plan fits only if prediction and margin together are within the budget. So
+each further overrun exceeds both, and raises the margin by at least SPREAD_BYTES.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from plimsoll.values import from_json, to_json
 
 FILE = "overruns.json"
 SPREAD_BYTES = 6 * MIB
-"""Difference of the peaks of one plan between processes (notes, "Prediction": up to 5.3 MiB)."""
+"""Variation of the peak of one plan from process to process. Up to 5.3 MiB was measured (notes, "Prediction")."""
 
 
 def read(folder: RunFolder) -> list[Overrun]:
-    """Returns the overruns, the first one first. Raises RunError where the file is damaged."""
+    """Returns the overruns of a run in the order of time. Raises RunError if their file is damaged."""
     if not folder.has(FILE):
         return []
     try:
@@ -29,6 +29,7 @@ def read(folder: RunFolder) -> list[Overrun]:
 
 
 def add(folder: RunFolder, overrun: Overrun) -> None:
+    """Appends an overrun to the run's file."""
     folder.write(FILE, to_json({"overruns": [*read(folder), overrun]}))
 
 

@@ -1,4 +1,4 @@
-"""Phases of a session, like loading, steps, evaluations and saves, and the peak that each of them reached."""
+"""Phases of a session, like loading, steps, evaluations and saves, and the peak bytes that each phase reached."""
 
 from __future__ import annotations
 
@@ -8,36 +8,42 @@ from plimsoll.training import allocator, memory
 from plimsoll.units import MIB
 
 COUNTED_LATER = MIB
-"""Resident bytes by which a peak may be read higher a little later: the kernel counts pages of each processor apart.
-Every evaluation of a draw that raised a peak did so by 0.2 to 0.6 MiB, and was taken to need tens of MiB more than
-planned (notes, "A peak that is read later")."""
+"""Rise of the resident peak that may only be delayed counting: the kernel sums pages per processor with a delay.
+
+Without this limit, evaluations that raised the peak by 0.2 to 0.6 MiB seemed to need tens of MiB more than planned
+(notes, "A peak that is read later")."""
 
 
 class Phases:
-    """The phase that a session is in, and the peaks of those before. A session begins by loading."""
+    """Current phase of a session, and the peak bytes of each phase. The first phase is `load`."""
 
     def __init__(self) -> None:
         self.now = "load"
         self.peak = 0
         self.peaks: dict[str, int] = {}
-        """The peak after each phase that raised it; what a phase needs below an earlier peak cannot be seen."""
+        """Peak bytes after each phase that raised the peak. A phase that stays below an earlier peak is absent."""
         self.between_steps: int | None = None
-        """The least that was held after a step."""
+        """Lowest bytes in use after a step; None before the first reading."""
         self._steps = "train"
         self._look_again = 0.0
 
     def begin(self, phase: str) -> None:
-        """Begins a phase, and assigns what has raised the peak so far to the one before."""
+        """Begins a phase. A rise of the peak up to now is assigned to the previous phase."""
         self.look()
         self.now = phase
 
     def end(self, *, steps: str | None = None) -> None:
-        """Ends an act between steps. What the steps from here on reach belongs to the phase `steps`, if it is given."""
+        """Ends a save or an evaluation, and returns to the phase of the steps.
+
+        Args:
+            steps: Phase that further steps count for, from now on: `save` while a save runs in the background. If left
+                out, the steps' phase stays as it is.
+        """
         self._steps = steps or self._steps
         self.begin(self._steps)
 
     def after_step(self) -> None:
-        """Looks at the memory after a step, every `memory.LOOK_SECONDS` at most."""
+        """Reads the bytes in use and the peak after a step, at most once every `memory.LOOK_SECONDS`."""
         now = time.monotonic()
         if now >= self._look_again:
             self._look_again = now + memory.LOOK_SECONDS
@@ -46,7 +52,7 @@ class Phases:
             self.look()
 
     def look(self) -> None:
-        """Assigns what has raised the peak since the last look to the phase of now."""
+        """Reads the peak, and assigns a rise since the last reading to the current phase."""
         peak = allocator.peak_bytes()
         rise = peak - self.peak
         if rise <= 0:

@@ -1,4 +1,4 @@
-"""`--profile N`: a trace of N steps for `tensorboard` or Perfetto, and a page of the longest operations."""
+"""`--profile N`: a trace of N steps for TensorBoard or Perfetto, and a table of the longest operations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import jax
 
 SKIPPED = 2
-"""Steps before the trace begins: the first touch their memory."""
+"""Number of steps before the trace begins. The first steps are slower, because they touch their memory first."""
 SHOWN, PRINTED = 20, 8
-"""Operations in the summary, and how many of them the run prints."""
+"""Number of operations in the summary file, and number of them that the run prints."""
 
 
 class Profile:
-    """A trace of `steps` steps of a session; nothing for 0."""
+    """Trace of the given number of steps of a session; no trace for 0 steps."""
 
     def __init__(self, folder: Path, *, steps: int) -> None:
         self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False
 
     def step_ended(self) -> str | None:
-        """Counts a step. Returns the beginning of the summary, and its path, once it has been written."""
+        """Counts a step, and begins or ends the trace. At its end, returns the top of the summary and its path."""
         self._seen += 1
         if self._steps and self._seen == SKIPPED:
             jax.profiler.start_trace(str(self.folder), create_perfetto_trace=True)
@@ -32,7 +32,7 @@ class Profile:
         return None
 
     def close(self) -> str | None:
-        """Ends a trace that is under way, and writes `summary.txt` beside it."""
+        """Ends a running trace, and writes `summary.txt` beside it. Returns the summary's top; None without a trace."""
         if not self._tracing:
             return None
         self._tracing = False
@@ -44,7 +44,12 @@ class Profile:
 
 
 def summarise(folder: Path, *, steps: int) -> str:
-    """Returns the longest operations of the newest trace: milliseconds a step, and how often."""
+    """Returns a table of the longest operations in the newest trace: milliseconds per step, share of time, and calls.
+
+    Args:
+        folder: Folder of the traces.
+        steps: Number of traced steps.
+    """
     trace = max(folder.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
     with gzip.open(trace, "rt") as file:
         events = json.load(file)["traceEvents"]

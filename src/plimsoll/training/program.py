@@ -1,7 +1,7 @@
-"""The executables of a run: init, step, evaluate. They are lowered from shapes: compiling allocates nothing.
+"""The executables of a run: init, step, evaluate. They are lowered from shapes, so compiling allocates no arrays.
 
-The planner compiles them in a child, into the persistent cache; the training process lowers the same functions and
-loads what it finds there. All of them, because one cold compile costs more memory than a small model.
+The planner's child process compiles all three into the persistent cache. The training process lowers the same functions
+and loads them from the cache: compiling even one of them would need more memory than a small model.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from plimsoll.training.step import Report, StepSpec, evaluated, make_evaluate, m
 from plimsoll.types import Batch, StepOptions, Task
 
 Options = dict[str, str | bool]
+"""XLA's compiler options by name."""
 
 COUNTED: Options = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
-"""Compiler options for a CPU, with which the compiler counts all that a step allocates.
+"""Compiler options for a CPU that make XLA's memory analysis count all temporaries.
 
-XLA hands whole groups of operations to a library, which allocates its temporaries uncounted: 164 MiB more than was
-predicted with windows of 3,000 tokens. Single dots are still given to it. May go when the groups' buffers are in
-`memory_analysis` (notes, "What the compiler does not count")."""
+By default XLA passes whole groups of operations to a library, whose temporaries it does not count: 164 MiB with windows
+of 3,000 tokens. With this option only single matmuls go to the library. Drop it when `memory_analysis` counts the
+groups' buffers (notes, "What the compiler does not count")."""
 
 LAST_WRONG_RULE = (0, 11, 0)
-"""Last release of jaxlib whose rules for slices (`passes_left_out`) may be wrong; 0.10.2 and 0.11.0 were seen to be."""
+"""Last release of jaxlib with the slice annotator's bug (`passes_left_out`), which was seen in 0.10.2 and 0.11.0."""
 
 
 def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
-    """Returns the compiler's passes that a step for a GPU is compiled without, by their names in XLA.
+    """Returns the names of the XLA passes that are disabled for steps on a GPU.
 
-    Rematerialization: near the card's memory it would change bytes and time of a step without a word. What is
-    recomputed is the plan's (`levers/remat.py`).
+    Rematerialization: near the GPU's memory limit this pass would change bytes and time of a step without a message.
+    The plan decides what is recomputed (`levers/remat.py`).
 
-    The annotator of slices: of a slice in a loop it notes a rule, offset + round x stride, by which the driver copies
-    it and reads no index. Until `LAST_WRONG_RULE` the rule of a slice on the host is that of the loop's counter, also
-    where the index is another one: a backward pass, or pieces of several rows, would read and write elsewhere
-    (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without rules kernels read each index.
+    The slice annotator: for a slice in a loop it computes the address as offset + iteration x stride, so that the
+    driver copies the slice without reading its index. Up to `LAST_WRONG_RULE` the pass applies the loop counter's rule
+    to slices in host memory with another index. A backward pass, or pieces of several rows, would then read and write
+    the wrong rows (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without it, kernels read indices.
     """
     if jaxlib_version <= LAST_WRONG_RULE:
         return ("rematerialization", "dynamic-slice-annotator")
@@ -55,34 +56,36 @@ def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
 
 
 AS_PLANNED: Options = {"xla_disable_hlo_passes": ",".join(passes_left_out(jaxlib.version.__version_info__))}
-"""Compiler options for a GPU, with which a step is what was planned, and is right."""
+"""Compiler options for every step on a GPU, which disable the passes of `passes_left_out`."""
 
 IN_ANY_ORDER: Options = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
-"""Compiler options for a GPU without that: a user's XLA_FLAGS may ask for it, and attention would find no kernel
-(levers/cudnn_calls.py)."""
+"""Compiler options for a non-deterministic step on a GPU. They override a user's XLA_FLAGS, with which attention would
+have no kernel (levers/cudnn_calls.py)."""
 
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
-"""Compiler options for a GPU, with which two runs are equal to the last bit (levers/records/deterministic.py).
+"""Compiler options for a GPU that make two runs bit-identical (levers/records/deterministic.py).
 
-The first makes sums, and the gradient of cuDNN's attention, be taken in the same order every time, and no product be
-chosen by a clock. It needs the second: Triton's products have no configuration then, and do not compile (notes,
-"On a card")."""
+The first option fixes the order of sums and of the gradient in cuDNN's attention, and switches off the choice of matmul
+kernels by timing. Triton's matmuls then have no configuration and do not compile, so the second option switches them
+off (notes, "On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]
+"""Name of a batch's array to its shape and dtype."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The functions of a run, lowered and not yet compiled. `state` holds shapes."""
+    """The lowered functions of a run, before they are compiled."""
 
     init: jax.stages.Lowered
     step: jax.stages.Lowered
     evaluate: jax.stages.Lowered
     state: Any
+    """Shapes and dtypes of the state."""
     deterministic: bool = True
-    """True if they are compiled so that two runs are equal to the last bit."""
+    """True if the functions are to be compiled so that two runs are bit-identical."""
     put: Callable[[Batch], Any] | None = None
-    """Splits a batch of NumPy arrays over several devices; None on one."""
+    """Function that splits a batch of NumPy arrays over several devices; None for a single device."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +94,20 @@ class Executables:
 
     init: jax.stages.Compiled
     step: Callable[[Any, Any], tuple[Any, Report]]
-    """Compiled, its state donated."""
+    """Compiled training step. It donates the state."""
     evaluate: jax.stages.Compiled | Fed
+    """Compiled evaluation of one batch."""
     state: Any
-    """Shapes and dtypes of the state; and shardings where it is offloaded or split over devices."""
+    """Shapes and dtypes of the state, with shardings if the state is offloaded or split over devices."""
     put: Callable[[Batch], Any] = jax.device_put
-    """Puts a batch of NumPy arrays where the step expects it."""
+    """Function that copies a batch of NumPy arrays to the devices with the step's sharding."""
     in_heap: bool = False
-    """True if a step on a CPU allocates less than the smallest buffer that is mapped (`memory.SMALLEST_MAPPED`)."""
+    """True if a step's temporaries on a CPU, all together, are below `memory.SMALLEST_MAPPED`: they are in the heap."""
 
 
 @dataclass(frozen=True)
 class Fed:
-    """An executable that splits its second argument, a batch of NumPy arrays, over the devices first."""
+    """An executable for several devices that is called with a batch of NumPy arrays, and splits it over the devices."""
 
     executable: jax.stages.Compiled
     put: Callable[[Batch], Any]
@@ -117,19 +121,19 @@ class Fed:
 
 @dataclass(frozen=True)
 class Placement:
-    """Shardings of arguments; None where they are left to JAX, on the only device."""
+    """Shardings of a function's arguments; None for JAX's default on a single device."""
 
     state: Any = None
     batch: NamedSharding | None = None
     whole: NamedSharding | None = None
-    """Of what every device has."""
+    """Sharding of replicated arrays, like metrics and the seed."""
 
 
 class Functions:
-    """One plan's functions, on one device or over `devices`; each is traced when it is requested.
+    """The functions of one plan, for a single device or several. A function is traced when it is requested.
 
-    The batch is split by rows, the state over `plan.fsdp` devices. They are traced and lowered from shapes with
-    shardings, so it works for devices that are not here.
+    The batch is split by rows over all devices, the state over `plan.fsdp` devices. Functions are traced and lowered
+    from shapes with shardings, so the devices need not be in this machine.
     """
 
     def __init__(
@@ -151,9 +155,9 @@ class Functions:
             examples=plan.effective_batch,
         )
         self.take_step = make_step(task, optimizer, StepSpec.of(plan, options))
-        """The step as it is written, for one device."""
+        """The step as a Python function, not jitted."""
 
-        # Where state and batch lie.
+        # Shardings of state and batch.
         self.state = jax.eval_shape(self._init, jax.ShapeDtypeStruct((), jnp.uint32))
         self.mesh = None if devices is None else sharding.mesh_of(devices, fsdp=plan.fsdp)
         self._in_mesh = nullcontext if self.mesh is None else partial(jax.set_mesh, self.mesh)
@@ -162,17 +166,17 @@ class Functions:
             self.state = sharding.with_shardings(self.state, self._placement.state)
 
     def _place(self) -> Placement:
-        """Returns where arguments lie."""
+        """Returns the shardings of the functions' arguments."""
         plan = self._plan
 
-        # The only device.
+        # A single device.
         if self.mesh is None and plan.offload == "none":
             return Placement()
         if self.mesh is None:
             device = Mesh(np.asarray(jax.devices()[:1]), ("device",))
             return Placement(offload.placed(self.state, plan.offload, device))
 
-        # Several. Where memory kinds matter, all arguments name theirs, and on a mesh that keeps them.
+        # Several devices. With offload, all arguments need a memory kind, which only an abstract mesh keeps.
         specs = sharding.state_specs(self.state, fsdp=plan.fsdp)
         mesh: Any = self.mesh
         kind = None
@@ -185,7 +189,7 @@ class Functions:
         return Placement(state, rows, NamedSharding(mesh, PartitionSpec(), memory_kind=kind))
 
     def placed(self) -> Any:
-        """Returns the state's shapes as arrays on devices that are here have them: on no abstract mesh."""
+        """Returns the state's shapes with shardings on the devices of this machine instead of an abstract mesh."""
         if self.mesh is None or self._plan.offload == "none":
             return self.state
         specs = sharding.state_specs(self.state, fsdp=self._plan.fsdp)
@@ -193,7 +197,7 @@ class Functions:
         return sharding.with_shardings(self.state, kinds)
 
     def init(self) -> jax.stages.Lowered:
-        """Returns how a run begins, lowered."""
+        """Returns the lowered function that initializes the state from a seed."""
         seed = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._placement.whole)
         with self._in_mesh():
             return jax.jit(self._init, out_shardings=self._placement.state).lower(seed)
@@ -205,7 +209,7 @@ class Functions:
             return traced.lower(), traced.jaxpr
 
     def traced(self, batch: BatchSpec) -> jax.stages.Traced:
-        """Returns the traced train step. The state keeps its shardings, and is donated unless the user keeps both."""
+        """Returns the traced train step. It keeps the state's shardings, and donates the state if `options.donates`."""
         donated = (0,) if self._donates else ()
         placement = self._placement
         with self._in_mesh():
@@ -213,13 +217,13 @@ class Functions:
             return step.trace(self.state, shapes(batch, placement.batch))
 
     def evaluate(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Returns the evaluation of a batch, lowered."""
+        """Returns the lowered evaluation of a batch."""
         with self._in_mesh():
             evaluate = jax.jit(make_evaluate(self._task), out_shardings=self._placement.whole)
             return evaluate.lower(evaluated(self.state), shapes(batch, self._placement.batch))
 
     def program(self, *, batch: BatchSpec, evaluation_batch: BatchSpec) -> Program:
-        """Returns all functions of a run, lowered for batches of these shapes."""
+        """Returns all lowered functions of a run, for batches of the given shapes."""
         return Program(
             init=self.init(),
             step=self.step(batch)[0],
@@ -230,10 +234,10 @@ class Functions:
         )
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns a batch of NumPy arrays, split by rows over the devices of a mesh.
+        """Splits a batch of NumPy arrays by rows over the devices of the mesh.
 
-        Every process reads the whole batch and takes the rows of its own devices from it: none twice, none lost,
-        however many processes there are. What is on the devices already stays as it is.
+        Every process reads the whole batch, and copies the rows of its own devices. A batch that is already on the
+        devices is returned unchanged.
         """
         assert self.mesh is not None
         if any(isinstance(values, jax.Array) for values in batch.values()):
@@ -247,10 +251,15 @@ class Functions:
 def compile_all(
     program: Program, compile: Callable[[str, jax.stages.Lowered], jax.stages.Compiled] | None = None
 ) -> Executables:
-    """Compiles the functions, or loads them from the cache; by `compiled` where nothing else is named."""
+    """Compiles the functions of a run, or loads them from the cache.
+
+    Args:
+        program: The lowered functions.
+        compile: Compiles a function, given its name and the lowered function; `compiled` if left out.
+    """
     compile = compile or (lambda _, lowered: compiled(lowered, deterministic=program.deterministic))
     init = compile("init", program.init)
-    memory.trim()  # loading one leaves tens of MiB that the next would come on top of
+    memory.trim()  # loading a function leaves tens of MiB in the heap
     evaluate = compile("evaluate", program.evaluate)
     memory.trim()
     step = compile("step", program.step)
@@ -265,7 +274,15 @@ def executables(
     state: Any,
     put: Callable[[Batch], Any] | None = None,
 ) -> Executables:
-    """Returns the compiled functions as the loop calls them; `put` splits a batch over several devices."""
+    """Wraps compiled functions for the training loop.
+
+    Args:
+        init: Compiled initialization.
+        evaluate: Compiled evaluation.
+        step: Compiled training step.
+        state: Shapes of the state.
+        put: Function that splits a batch over several devices; None for a single device.
+    """
     stats = step.memory_analysis() if jax.default_backend() == "cpu" else None
     in_heap = stats is not None and stats.temp_size_in_bytes < memory.SMALLEST_MAPPED
     if put is None:
@@ -281,25 +298,30 @@ def compiled(
     deterministic: bool = True,
     more: Options | None = None,
 ) -> jax.stages.Compiled:
-    """Compiles such that the compiler's bytes are the bytes it will take: whoever plans and whoever trains does it.
+    """Compiles a lowered function with the options that planning and training share, so that planned bytes are exact.
 
     Args:
-        lowered: A function of a run, lowered.
-        platform: JAX's name of the backend it was lowered for: cpu, gpu or tpu; this process's own if left out.
-        deterministic: The plan's lever of that name: on a GPU, two runs are equal to the last bit.
-        more: Further options, where the result is not run.
+        lowered: Lowered function of a run.
+        platform: JAX's name of the target backend: cpu, gpu or tpu; this process's backend if left out.
+        deterministic: The plan's lever `deterministic`: True makes two runs on a GPU bit-identical.
+        more: Further options, for an executable that is never run.
     """
     options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else IN_ANY_ORDER)}
     return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}) or None)
 
 
 def shapes(spec: BatchSpec, rows: NamedSharding | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch, and how its rows are split over devices."""
+    """Returns the shapes and dtypes of a batch.
+
+    Args:
+        spec: Names, shapes and dtypes of the batch's arrays.
+        rows: Sharding of the rows over several devices.
+    """
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in spec.items()}
 
 
 def held_bytes(tree: Any) -> dict[int, int]:
-    """Returns the bytes that each device of this process really holds of the arrays, by its number."""
+    """Returns the bytes of a tree of arrays on each device of this process, by device id."""
     held: dict[int, int] = {}
     for leaf in jax.tree.leaves(tree):
         for shard in leaf.addressable_shards:
@@ -308,5 +330,5 @@ def held_bytes(tree: Any) -> dict[int, int]:
 
 
 def tree_bytes(tree: Any) -> int:
-    """Returns the bytes of arrays or of shapes."""
+    """Returns the total bytes of a tree of arrays or shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

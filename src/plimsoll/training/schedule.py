@@ -1,4 +1,4 @@
-"""When a session evaluates, saves and ends; which evaluation is the best, and how many since then were no better."""
+"""Schedule of a session's evaluations, saves and end; the best evaluation, and the count of evaluations since it."""
 
 from __future__ import annotations
 
@@ -12,46 +12,51 @@ from plimsoll.errors import RecipeError
 from plimsoll.units import parse_seconds, whole_number
 
 SINCE_BEST = "evaluations_since_best"
-"""Name of the count of `Patience` in the logged row of an evaluation."""
+"""Name of the metric with the count of `Patience`, in the logged rows of evaluations."""
 MOST_EVALUATIONS = 100
-"""Evaluations of each so many epochs, at most, that a run has by default."""
+"""Largest number of evaluations in a run by default. Runs of more epochs evaluate after every few epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Last:
-    """The last time that something was done between steps."""
+    """The last save or the last evaluation."""
 
     step: int
+    """Step of the state that was saved or evaluated."""
     time: float
-    """Time of `time.monotonic` at which it ended."""
+    """Time of `time.monotonic` at the end of the save or evaluation."""
     seconds: float = 0.0
-    """Time it took."""
+    """Duration of the save or evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Every:
-    """How often something is done between steps: after so many steps, and after so much time."""
+    """Interval between saves or between evaluations, in steps, in seconds, or both."""
 
     steps: float = 0
-    """0: not by steps. An epoch need not be a whole number of them."""
+    """Interval in steps; 0 for no saves or evaluations by steps. May be fractional, as an epoch can be."""
     seconds: float = math.inf
-    """Infinite: not by the clock. Several processes have several clocks, so theirs is infinite."""
+    """Interval in seconds; infinite for none by the clock. Infinite with several processes, whose clocks differ."""
     first_seconds: float | None = None
-    """Time to the first, if it is another one."""
+    """Seconds to the first save or evaluation; None if the first interval is like the others."""
     largest_share: float = math.inf
-    """Share of the time that it may take by the clock: it is done less often where it would take more."""
+    """Limit on the duration of a save or evaluation as a fraction of the interval in seconds, which grows if needed."""
 
     @property
     def is_by_clock(self) -> bool:
         return self.seconds < math.inf
 
     def begin(self, step: int) -> Last:
-        """Returns the last time of a session that begins now, where `step` was the last one."""
+        """Returns the starting point of a session that begins now.
+
+        Args:
+            step: Step of the latest save or evaluation of earlier sessions; 0 if there is none.
+        """
         head_start = 0.0 if self.first_seconds is None else self.seconds - self.first_seconds
         return Last(step=step, time=time.monotonic() - head_start)
 
     def is_due(self, step: int, last: Last) -> bool:
-        """Returns whether it is to be done after a step."""
+        """Returns True if a save or evaluation is due after a step."""
         if completes(self.steps, step):
             return True
         pause = max(self.seconds, last.seconds / self.largest_share)
@@ -59,7 +64,7 @@ class Every:
 
 
 def parse_every(text: str | int) -> Every:
-    """Parses how often something is done: `500` steps, or a time like `10min`. Raises RecipeError otherwise."""
+    """Parses an interval: a number of steps like `500`, or a time like `10min`. Raises RecipeError for other text."""
     steps = whole_number(str(text))
     if steps is not None:
         return Every(steps=steps)
@@ -70,7 +75,12 @@ def parse_every(text: str | int) -> Every:
 
 
 def steps_between_evaluations(steps: int, per_epoch: float | None) -> float:
-    """Returns the steps between the evaluations of a run by default: by epochs if their steps are known."""
+    """Returns the default number of steps between evaluations: whole epochs if their length is known, else a quarter.
+
+    Args:
+        steps: Steps of the run.
+        per_epoch: Steps of an epoch; None if unknown.
+    """
     if not per_epoch:
         return max(1, steps // 4)
     epochs = math.ceil(steps / per_epoch / MOST_EVALUATIONS)
@@ -79,36 +89,39 @@ def steps_between_evaluations(steps: int, per_epoch: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a session evaluates, saves and ends. It evaluates and saves at its end in any case."""
+    """Schedule of a session's evaluations, saves and end. The last state is evaluated and saved in any case."""
 
     steps: int
     """Optimizer steps of the whole run."""
     last_step: int
     """Last step of this session: `steps`, or earlier with --max-steps."""
     seconds: float = math.inf
-    """Time after which this session ends."""
+    """Seconds after which this session ends."""
     evaluate: Every = Every()
+    """Interval of evaluations."""
     save: Every = Every()
+    """Interval of saves."""
     best_by: str = "loss"
-    """Metric that chooses the best checkpoint: the lowest loss, or the highest value of any other."""
+    """Validation metric that selects the best checkpoint: the lowest `loss`, or the highest value of another metric."""
     patience: int | None = None
-    """Evaluations in a row without a better one after which training ends; None for never."""
+    """Number of evaluations in a row without improvement after which training ends; None for no early end."""
 
 
 def times(done: int, every: float) -> int:
-    """Returns how often `every` steps are over."""
+    """Returns the number of intervals of `every` steps that are complete after `done` steps."""
     return int(done / every + 1e-9)
 
 
 def completes(every: float, done: int) -> bool:
-    """Returns whether step `done` completes another `every` steps; False where that is 0."""
+    """Returns True if step `done` completes an interval of `every` steps; False for an interval of 0."""
     return every > 0 and times(done, every) > times(done - 1, every)
 
 
 def epochs_over(done: int, per_epoch: float, steps: int) -> int:
-    """Returns the number of epochs that are over after `done` of a run's `steps`.
+    """Returns the number of completed epochs after `done` of a run's `steps`.
 
-    A run's steps are rounded down from its epochs, so at its end an epoch counts that lacks less than a step.
+    The steps of a run are rounded down from its epochs. So at the end of a run, an epoch that lacks less than one step
+    counts as completed.
     """
     if done == steps:
         epochs = math.ceil(done / per_epoch - 1e-9)
@@ -119,11 +132,11 @@ def epochs_over(done: int, per_epoch: float, steps: int) -> int:
 
 
 def standing(metrics: Mapping[str, Any], best_by: str) -> float:
-    """Returns what an evaluation is compared by; higher is better.
+    """Returns the score of an evaluation; higher is better.
 
     Args:
-        metrics: Means over the held-out set, named with `validation_`.
-        best_by: Metric as in `Schedule`.
+        metrics: Means over the held-out set, with names that begin with `validation_`.
+        best_by: Name of the metric, as `Schedule.best_by`.
     """
     value = float(metrics[f"validation_{best_by}"])
     return -value if best_by == "loss" else value
@@ -131,16 +144,19 @@ def standing(metrics: Mapping[str, Any], best_by: str) -> float:
 
 @dataclass
 class Best:
-    """The best evaluation so far, of a state that was saved. The earliest of those that are equal; never a NaN."""
+    """The best evaluation so far. The earliest of equal evaluations counts, and a NaN never counts."""
 
     best_by: str = "loss"
-    """Metric as in `Schedule`."""
+    """Name of the metric, as `Schedule.best_by`."""
     step: int | None = None
+    """Step of the best evaluation; None before the first."""
     validation_loss: float | None = None
+    """Validation loss of the best evaluation."""
     score: float = -math.inf
+    """Result of `standing` for the best evaluation."""
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Takes the evaluation of a step, if it is better than those before."""
+        """Records the evaluation of a step, if it is better than all earlier ones."""
         score = standing(metrics, self.best_by)
         if score > self.score:
             self.step = step
@@ -149,7 +165,13 @@ class Best:
 
 
 def best_of(rows: Iterable[Mapping[str, Any]], saved_steps: Container[int], best_by: str) -> Best:
-    """Returns the best evaluation among the logged rows of a run, of a step whose checkpoint is there."""
+    """Returns the best logged evaluation of a run, among the steps that have a checkpoint.
+
+    Args:
+        rows: Logged rows of the run.
+        saved_steps: Steps that have a checkpoint.
+        best_by: Name of the metric, as `Schedule.best_by`.
+    """
     best = Best(best_by)
     for row in rows:
         if "validation_loss" in row and row["step"] in saved_steps:
@@ -159,20 +181,21 @@ def best_of(rows: Iterable[Mapping[str, Any]], saved_steps: Container[int], best
 
 @dataclass
 class Patience:
-    """Count of the evaluations since the best one, by which training ends early. A NaN is never better.
+    """Early stopping: counts the evaluations since the best one. A NaN never improves.
 
-    Only evaluations after each `evaluate.steps` count: one at the end of a session (`--max-steps`) does not. So a run
-    that is stopped or killed, and continued, ends at the same step as one that is not. The count is kept nowhere: the
-    logged rows of the evaluations have all that it needs.
+    Only evaluations after every `evaluate.steps` count, not the evaluation at the end of a session (`--max-steps`). So
+    a run that was stopped or killed, and resumed, ends at the same step as an uninterrupted run. The count is not
+    saved, but computed again from the logged evaluations.
     """
 
     schedule: Schedule
     best: float = -math.inf
-    """What the best evaluation was compared by."""
+    """Result of `standing` for the best evaluation."""
     since_best: int = 0
+    """Number of evaluations since the best one."""
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> dict[str, int]:
-        """Counts the evaluation after a step, and returns what its logged row gets."""
+        """Counts the evaluation after a step, and returns the count as a metric for the log."""
         if self.schedule.patience is None or not completes(self.schedule.evaluate.steps, step):
             return {}
         score = standing(metrics, self.schedule.best_by)
@@ -183,12 +206,12 @@ class Patience:
         return {SINCE_BEST: self.since_best}
 
     def add_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Counts the evaluations among the rows that earlier sessions have logged."""
+        """Counts the evaluations among the logged rows of earlier sessions."""
         for row in rows:
             if "validation_loss" in row:
                 self.add(row["step"], row)
 
     @property
     def is_over(self) -> bool:
-        """True once training is to end."""
+        """True once the patience is exhausted, so that training should end."""
         return self.schedule.patience is not None and self.since_best >= self.schedule.patience

@@ -1,8 +1,7 @@
-"""One optimizer step as one pure function, whatever the micro-batches are.
+"""One optimizer step as one pure function, with any number of micro-batches.
 
-The path of the data: batch -> micro-batches -> loss sums -> gradient -> update -> state. The loss is divided by
-the weight of the whole effective batch before the backward pass, so that `accumulation` changes nothing but the
-order of a sum.
+Data flow: batch -> micro-batches -> loss sums -> gradient -> update -> state. The loss is divided by the weight of the
+whole effective batch before the backward pass. So `accumulation` changes only the order of a sum.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ from plimsoll.types import (
 )
 
 State = dict[str, Any]
-"""All that the next step depends on: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None of most
-tasks), and `ema` where one is kept."""
+"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None for most tasks), `ema` if the
+weights are averaged, and `loss_scale` in float16."""
 Report = dict[str, jax.Array | LossSum]
-"""Metrics of a step: numbers, and sums to be divided where their weight is not zero."""
+"""Metrics of a step: scalars, and sums with weights, whose mean is left out if the weight is zero."""
 
 
 def make_init(
@@ -58,9 +57,14 @@ def make_init(
     precision: Precision = "float32",
     examples: int | None = None,
 ) -> Callable[[jax.Array], State]:
-    """Returns a function of the seed (uint32 scalar) to the state before the first step.
+    """Returns a function from the seed (uint32 scalar) to the initial state.
 
-    `examples` are those of an effective batch: a task that carries something from step to step does so for each.
+    Args:
+        task: The task.
+        optimizer: The task's optimizer.
+        frozen_bits: Bits in which frozen weights are stored.
+        precision: Precision of matmuls; float16 adds a loss scale to the state.
+        examples: Number of examples that the state has a carry for; needed only by tasks with a carry.
     """
 
     def init(seed: jax.Array) -> State:
@@ -83,7 +87,7 @@ def make_init(
             "carry": None,
         }
         if isinstance(task, Carries):
-            assert examples is not None, "a carry is of so many examples"
+            assert examples is not None, "a task with a carry needs the number of examples"
             state["carry"] = task.start(examples)
         return state
 
@@ -92,20 +96,22 @@ def make_init(
 
 @dataclass(frozen=True, kw_only=True)
 class StepSpec:
-    """How a step is computed: what a plan says of it, and the user's options."""
+    """Settings of a training step, from the plan's levers and the user's options."""
 
     accumulation: int
-    """Micro-batches of an effective batch."""
+    """Number of micro-batches in an effective batch."""
     layerwise: Passes = 0
+    """Backward passes of a layerwise step (training/layerwise.py); 0 for a normal step."""
     inputs_on_host: bool = False
-    """Whether inputs of layers wait in the host's memory for the backward pass, where it is layer by layer."""
+    """True if a layerwise step keeps the layers' inputs in host memory until the backward pass."""
     few_sums: bool = False
-    """Whether gradients cross from copy to copy of the state some MiB at a time, not leaf by leaf."""
+    """True if gradients are summed over copies of the state in pieces of some MiB, not leaf by leaf."""
     norms: Norms = "global"
+    """Norms of the gradient in the metrics."""
 
     @classmethod
     def of(cls, plan: Plan, options: StepOptions) -> StepSpec:
-        """Returns how the step of a plan is computed."""
+        """Returns the settings of a plan's step."""
         return cls(
             accumulation=plan.accumulation,
             layerwise=plan.lever("layerwise"),
@@ -116,34 +122,40 @@ class StepSpec:
 
 
 class Shared(NamedTuple):
-    """What a step learns of all examples together."""
+    """Results of a step's backward pass that are summed over all examples."""
 
     gradient: Any
-    """Gradient of the mean loss for the weights."""
+    """Gradient of the mean loss with respect to the trainable weights."""
     loss: LossSum
-    """Its total is already divided by the weight."""
+    """Mean loss, as a total that is already divided by the weight."""
     metrics: Metrics
 
 
 class OfExamples(NamedTuple):
-    """What a step learns of each example."""
+    """Results of a step's backward pass for each example."""
 
     row_gradients: Any
-    """Gradients for the rows of tables that it reads."""
+    """Gradients with respect to the table rows that the example reads."""
     carry: Any
+    """Carry of the example for the next step."""
 
 
 def make_step(
     task: Task, optimizer: optax.GradientTransformation, spec: StepSpec
 ) -> Callable[[State, Batch], tuple[State, Report]]:
-    """Returns a function of state and effective batch to the next state and the step's metrics. Donate the state.
+    """Returns a function from state and effective batch to the next state and the step's metrics.
 
-    Where the state has a `loss_scale`, a step whose gradient overflows changes nothing but that and its own number.
-    With `layerwise`, the step is that of training/layerwise.py.
+    Callers should donate the state. If the state has a `loss_scale` and the gradient overflows, the step changes only
+    the scale and the step's number. If `spec.layerwise` is set, the step is that of training/layerwise.py.
+
+    Args:
+        task: The task.
+        optimizer: The task's optimizer.
+        spec: Settings of the step.
     """
     rule = in_place(optimizer)
     if spec.layerwise:
-        assert spec.accumulation == 1, "a gradient that is summed over micro-batches is whole"
+        assert spec.accumulation == 1, "summing a gradient over micro-batches needs the whole gradient"
         on_host = spec.inputs_on_host
         return make_layerwise_step(task, rule, passes=spec.layerwise, inputs_on_host=on_host, norms=spec.norms)
 
@@ -154,14 +166,14 @@ def make_step(
 
 
 def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch) -> tuple[State, Report]:
-    """Returns the next state and the metrics of a step."""
-    # Each example has a key of its own, and rows of tables that it reads.
+    """Computes one training step. Returns the next state and the metrics."""
+    # A PRNG key for each example, and the table rows that each example reads.
     keys = _keys_of(state, batch)
     tables = state["params"].get("tables", {})
     read_rows = dict(task.rows(state["carry"], batch)) if isinstance(task, ReadsTables) else {}
     rows = {name: tables[name][ids] for name, ids in read_rows.items()}
 
-    # The gradient, over micro-batches and over all copies of the state.
+    # Gradient, summed over micro-batches and over all copies of the state.
     inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
     whole = {"inputs": inputs, "carry": state["carry"]}
     split = jax.tree.map(lambda x: in_micro_batches(x, spec.accumulation), whole)
@@ -172,7 +184,7 @@ def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch
     if "loss_scale" in state:
         (gradient, row_gradients), finite = loss_scale.unscaled((gradient, row_gradients), state["loss_scale"])
 
-    # The update.
+    # Update of weights, optimizer, EMA, carry and model state.
     new_state = _updated(rule, state, gradient)
     new_state["carry"] = jax.tree.map(joined, carry)
     model_state = metrics.pop(STATE, None)
@@ -183,9 +195,9 @@ def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch
         new_state = _unless_overflown(new_state, state, finite)
         report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
 
-    # Tables after that choice, which would hold a second copy of them.
+    # Tables are updated after `_unless_overflown`, which would keep a second copy of the tables.
     if read_rows:
-        assert rule.row_rule is not None, "an optimizer of tables: `row_rule` of optimizers.in_place"
+        assert rule.row_rule is not None, "tables need an optimizer with a `row_rule` (optimizers.in_place)"
         gradients = jax.tree.map(joined, row_gradients)
         new_tables = rule.row_rule.after(tables, read_rows, gradients, step=state["step"], taken=finite)
         new_state["params"] = new_state["params"] | {"tables": new_tables}
@@ -193,14 +205,14 @@ def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch
 
 
 def _keys_of(state: State, batch: Batch) -> jax.Array:
-    """Returns a key for each example of a step."""
+    """Returns one PRNG key for each example of a step's batch."""
     examples = jax.tree.leaves(batch)[0].shape[0]
     key = jax.random.fold_in(jax.random.wrap_key_data(state["key"]), state["step"])
     return jax.vmap(lambda example: jax.random.fold_in(key, example))(jnp.arange(examples))
 
 
 def _updated(rule: InPlace, state: State, gradient: Any) -> State:
-    """Returns the state after the update of the weights."""
+    """Returns the state with updated weights, optimizer state, EMA and step number."""
     weights, optimizer_state = rule.apply(gradient, state["optimizer"], state["params"]["trainable"])
     new_state = state | {
         "step": state["step"] + 1,
@@ -213,7 +225,7 @@ def _updated(rule: InPlace, state: State, gradient: Any) -> State:
 
 
 def _norms(task: Task, gradient: Any, norms: Norms) -> dict[str, jax.Array]:
-    """Returns the gradient's norm, and those of its layers and parts where they are wanted."""
+    """Returns metrics with the gradient's norm, and with `norms="layers"` also the norms of layers and other parts."""
     report = {"gradient_norm": global_norm(gradient)}
     if norms == "layers":
         stacked = task.stacked if isinstance(task, Stacks) else None
@@ -222,17 +234,29 @@ def _norms(task: Task, gradient: Any, norms: Norms) -> dict[str, jax.Array]:
 
 
 def _unless_overflown(new_state: State, state: State, finite: jax.Array) -> State:
-    """Returns the new state, with the next scale of the loss; where the gradient overflowed, else the old one."""
+    """Returns the new state, or the old one if the gradient overflowed, with an adjusted loss scale.
+
+    Args:
+        new_state: State after the update.
+        state: State before the update.
+        finite: Scalar bool, False if the gradient overflowed.
+    """
     kept = {name: state[name] for name in ("params", "optimizer", "ema", "carry") if name in state}
     chosen = loss_scale.chosen(finite, {name: new_state[name] for name in kept}, kept)
     return new_state | chosen | {"loss_scale": loss_scale.adjusted(state["loss_scale"], finite)}
 
 
 def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -> tuple[Shared, OfExamples]:
-    """Returns the gradient of the mean loss over all micro-batches.
+    """Computes the gradient of the mean loss over all micro-batches of one copy of the state.
 
-    `split` has `inputs` (batch, keys and rows) and `carry`, with a leading axis of micro-batches, and so has what is
-    returned of each example.
+    Args:
+        task: The task.
+        state: Entries `params` and, in float16, `loss_scale` of the state.
+        split: `inputs` (batch, keys and table rows) and `carry`, each with a leading axis of micro-batches.
+        few_sums: Sum gradients over copies of the state in large pieces.
+
+    Returns:
+        Sums over all examples, and results of each example with a leading axis of micro-batches.
     """
     carry, inputs = split["carry"], split["inputs"]
     stored, in_parts = state["params"]["trainable"], parts_of(task)
@@ -245,7 +269,7 @@ def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -
         weights = {"trainable": read(trainable, stored, in_parts)} | ({"rows": rows} if rows else {})
         return task.loss(state["params"] | weights, carry, micro["batch"], micro["keys"], train=True)
 
-    # The compiler drops the forward pass from this one: the weight depends on the labels only.
+    # Weight of the whole effective batch. It depends on the labels only, so XLA drops this forward pass.
     parts = jax.lax.map(lambda part: sums(trainable, part[1]["rows"], *part)[0].weight, (carry, inputs))
     weight = over_copies(jnp.sum(parts))
     scale = state["loss_scale"].scale if "loss_scale" in state else jnp.float32(1)
@@ -255,13 +279,13 @@ def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -
         return scale * (loss.total / weight), (carry, metrics)
 
     def micro_batch(carry: Any, micro: Any) -> tuple[Any, OfExamples]:
-        """Returns the sums of one micro-batch (gradient, loss, metrics), and what is kept of each of its examples."""
+        """Returns gradient, loss and metrics of one micro-batch, and the results of each of its examples."""
         gradients_of = jax.value_and_grad(mean_part, argnums=(0, 1), has_aux=True)
         (loss, (carry, metrics)), (gradient, row_gradients) = gradients_of(trainable, micro["rows"], carry, micro)
         return (like_state(gradient), loss, metrics), OfExamples(row_gradients, carry)
 
     def shapes(carry: Any, micro: Any) -> Any:
-        """Returns what has the shapes of `micro_batch`'s sums, without tracing the gradient."""
+        """Returns values with the shapes of `micro_batch`'s sums, without tracing the backward pass."""
         _, _, metrics = sums(trainable, micro["rows"], carry, micro)
         return like_state(trainable), scale, metrics
 
@@ -278,13 +302,13 @@ def _over_micro_batches(
     carry: Any,
     inputs: Any,
 ) -> tuple[Any, OfExamples]:
-    """Returns the sums over micro-batches, and what is kept of each example of each.
+    """Loops over micro-batches. Returns the sums over all micro-batches, and the results of each example.
 
     Args:
-        micro_batch: From one micro-batch's carry and inputs to its sums and its examples.
-        shapes: From the same to anything with the shapes of the sums.
-        carry: Carry of all, with a leading axis of micro-batches.
-        inputs: Inputs of all.
+        micro_batch: Function from carry and inputs of one micro-batch to its sums and the results of its examples.
+        shapes: Function of the same arguments to values with the shapes of the sums.
+        carry: Carry of all micro-batches, with a leading axis of micro-batches.
+        inputs: Inputs of all micro-batches, with a leading axis of micro-batches.
     """
 
     def of(tree: Any, number: Any) -> Any:
@@ -308,26 +332,32 @@ def _over_micro_batches(
 
 
 def changed_at(path: tuple[str, ...], tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns nested dictionaries in which what stands at a path was changed."""
+    """Returns nested dictionaries with `change` applied to the entry at `path`."""
     if not path:
         return change(tree)
     return tree | {path[0]: changed_at(path[1:], tree[path[0]], change)}
 
 
 def _mean_of_groups(sums: LossSum, before: Any) -> Any:
-    """Returns the mean over groups of examples of what each made of the model's state, in the types of `before`."""
+    """Returns the model state (like batch statistics) as the mean over groups of examples.
+
+    Args:
+        sums: Sums of the groups' new model states, and the number of groups.
+        before: Model state before the step, for the dtypes.
+    """
 
     def mean(total: jax.Array, leaf: jax.Array) -> jax.Array:
-        whole = jnp.issubdtype(leaf.dtype, jnp.integer)  # a count, which is the same of all groups
+        whole = jnp.issubdtype(leaf.dtype, jnp.integer)  # an integer is a count, equal in all groups
         return (total // sums.weight if whole else total / sums.weight).astype(leaf.dtype)
 
     return jax.tree.map(mean, sums.total, before)
 
 
 def _float32(tree: Any) -> Any:
-    """Widens gradients of bfloat16 weights, which come in that type, so that they are summed in float32.
+    """Converts bfloat16 leaves to float32, so that gradients of bfloat16 weights are summed in float32.
 
-    Takes arrays or shapes.
+    Args:
+        tree: Arrays or shapes.
     """
 
     def widened(leaf: Any) -> Any:
@@ -339,12 +369,15 @@ def _float32(tree: Any) -> Any:
 
 
 def evaluated(state: Any) -> Any:
-    """Returns the parameters that are evaluated and sampled: with the average of the weights, where one is kept."""
+    """Returns the parameters for evaluation and sampling, with the EMA of the weights if the state has one."""
     return state["params"] | ({"trainable": state["ema"]} if "ema" in state else {})
 
 
 def make_evaluate(task: Task) -> Callable[[Any, Batch], dict[str, LossSum]]:
-    """Returns a function of parameters and a batch to sums; the caller adds them up over the set and divides once."""
+    """Returns a function from parameters and a batch to sums with weights.
+
+    The caller adds the sums of all batches and divides once.
+    """
 
     def evaluate(params: Any, batch: Batch) -> dict[str, LossSum]:
         examples = jax.tree.leaves(batch)[0].shape[0]

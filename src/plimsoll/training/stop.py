@@ -1,12 +1,12 @@
-"""Why a session ends, and what happens then.
+"""Reasons for the end of a session, and the actions before it.
 
-SIGINT, SIGTERM or SIGHUP: the step under way is finished, an evaluation under way ends after its batch, the state is
-saved without an evaluation, and the exit code is 128 and the signal's number. The next session begins with the
-evaluation that was left out, if it was due. A second signal ends the process (`processes/interruption.py`).
+SIGINT, SIGTERM or SIGHUP: the current step is finished, a running evaluation ends after its batch, the state is saved
+without an evaluation, and the exit code is 128 plus the signal's number. The next session first repeats the evaluation,
+if it was due. A second signal ends the process at once (`processes/interruption.py`).
 
-Over the budget: the state is saved, and the process becomes one that plans again (`engine/session.py`).
+Memory budget exceeded: the state is saved, and the process becomes one that plans again (`engine/session.py`).
 
-All steps taken, no better evaluation, or the time is up: the state is evaluated and saved, and the exit code is 0.
+Last step, patience exhausted, or time limit: the state is evaluated and saved, and the exit code is 0.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from plimsoll.training.schedule import Patience, Schedule
 
 
 class Reason(IntEnum):
-    """Why a session ends. Of several processes' reasons the largest counts."""
+    """Reason for the end of a session. If processes have different reasons, the largest value counts."""
 
     NONE = 0
     HANGUP = signal.SIGHUP
     INTERRUPT = signal.SIGINT
     TERMINATE = signal.SIGTERM
     NO_BETTER = 98
-    """Evaluations brought nothing better (`Patience`)."""
+    """The patience is exhausted (`Patience`)."""
     FINISHED = 99
-    """Its last step was taken."""
+    """The session's last step is done."""
     TIME_IS_UP = 100
     OVER_BUDGET = 101
 
@@ -48,20 +48,20 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Ended:
-    """End of a session: its last step, and why."""
+    """End of a session: its last step, and its reason."""
 
     step: int
     why: Reason
 
 
 class Stop:
-    """Decides between steps whether a session ends.
+    """Decides after each step whether the session ends.
 
     Args:
-        schedule: Its last step, and the time it has from now on.
-        patience: Count of evaluations without a better one.
-        interruption: Handler of signals; in force already.
-        is_over_budget: Whether the memory budget was exceeded.
+        schedule: Schedule with the session's last step, and its seconds from now on.
+        patience: Count of evaluations since the best one.
+        interruption: Handler of signals, in force already.
+        is_over_budget: Function that returns True if the memory budget is exceeded.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class Stop:
 
     @property
     def is_alone(self) -> bool:
-        """True of a process that trains alone, which agrees with nobody."""
+        """True if the run has a single process, which needs no agreement."""
         return self.agreed.alone
 
     @property
     def signal(self) -> Reason:
-        """The signal that this process has received, if there is one."""
+        """The signal that this process has received, as a reason; NONE without a signal."""
         return Reason(self.interruption.signal or 0)
 
     @property
     def why(self) -> Reason:
-        """Why the session ends. A process alone follows a signal at any time, several after they agreed."""
+        """Reason for the end of the session. A single process follows a signal at any time, several after agreement."""
         if self.is_alone and self.signal:
             return self.signal
         return self._decided
 
     def decide(self, step: int) -> bool:
-        """Returns whether the session ends after this step. All processes call it once a step."""
+        """Returns True if the session ends after this step. All processes call it once per step."""
         if self._decided:
             return True
         if self.patience.is_over and step < self.schedule.steps:
@@ -110,7 +110,7 @@ class Stop:
         return self._decided is not Reason.NONE
 
     def _request(self) -> Reason:
-        """Returns why this process would end the session now."""
+        """Returns this process's own reason to end the session now, or NONE."""
         if self.signal:
             return self.signal
         if time.monotonic() >= self.deadline:
@@ -118,7 +118,7 @@ class Stop:
         return Reason.OVER_BUDGET if self.is_over_budget() else Reason.NONE
 
     def ends_evaluation(self) -> bool:
-        """Returns whether a signal ends the evaluation under way. All processes call it before each batch."""
+        """Returns True if a signal ends the running evaluation. All processes call it before each batch."""
         agreed = Reason(self.agreed_in_evaluation(self.signal))
         if agreed:
             self._decided = agreed
@@ -126,5 +126,5 @@ class Stop:
 
     @property
     def allows_evaluation(self) -> bool:
-        """True if the last state is evaluated: neither after a signal, nor over the budget."""
+        """True if the last state may be evaluated: not after a signal or an exceeded memory budget."""
         return not self.why.is_signal and self.why is not Reason.OVER_BUDGET
