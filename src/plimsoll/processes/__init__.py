@@ -1,1 +1,1 @@
-"""Child processes, without JAX: environments, requests, supervision, signals, toolchains."""
+"""Child processes: environment variables, requests, supervision, signals, toolchains. Does not import JAX."""

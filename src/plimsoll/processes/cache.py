@@ -1,11 +1,11 @@
-"""The folder in which plimsoll keeps what it can make again, and its limit: what was used least recently goes first.
+"""The cache folder and its size limit. Entries used least recently are removed first.
 
-    answers/     what compile processes answered, JSON, and the rates that were measured
-    compiled/    compiled functions, ours and JAX's; in a folder there, XLA's timings of a card's kernels
-    tokens/      a folder for each text that was tokenised once
+    answers/     answers of compile processes and measured rates, as JSON
+    compiled/    compiled functions of plimsoll and JAX; in a subfolder, XLA's timings of GPU kernels
+    tokens/      one folder for each tokenised text
 
-The limit is for these. Beside them is `runs/`, the runs of buckets, which may be ahead of their bucket: it stays. An
-entry is one file, or the folder of one text.
+An entry is one file, or the folder of one tokenised text. The limit does not count `runs/`, the local copies of runs in
+buckets. They are never removed, because they may be newer than their bucket.
 """
 
 from __future__ import annotations
@@ -27,17 +27,23 @@ PARTS = {
     "tokens": "tokenised text",
     "answers": "answers of the compiler",
 }
-"""Parts that are made again where they are missing, and their names in words."""
+"""Subfolder of the cache to its description. Missing entries are created again when they are needed."""
 LIMIT = "PLIMSOLL_CACHE_LIMIT"
+"""Environment variable with the size limit of the cache."""
 DEFAULT_LIMIT_BYTES = 5 * GIB
 IN_USE_SECONDS = 3600
-"""Time after its last use for which an entry stays, even above the limit: training loads what was compiled for it just
-before, and would need the memory of a compiler without it."""
+"""Seconds after its last use for which an entry is kept, even above the limit. Training needs the functions that were
+compiled just before it, because compiling them again would need more memory."""
 LOCK_OF_JAX = ".lockfile"
+"""Name of JAX's lock file in the cache, which is not an entry."""
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the cache, which `PLIMSOLL_CACHE` may name. Makes it if need be."""
+    """Returns the cache folder, which `PLIMSOLL_CACHE` may name, and creates it if it does not exist.
+
+    Raises:
+        PlimsollError: The folder cannot be created.
+    """
     override = os.environ.get("PLIMSOLL_CACHE")
     folder = Path(override).expanduser() if override else user_cache_path("plimsoll", ensure_exists=False)
     try:
@@ -51,10 +57,10 @@ def cache_folder() -> Path:
 
 
 def limit_bytes() -> int:
-    """Returns the size that the cache may have, which `PLIMSOLL_CACHE_LIMIT` may set; 0 keeps nothing.
+    """Returns the size limit of the cache, which `PLIMSOLL_CACHE_LIMIT` may set; 0 keeps nothing.
 
     Raises:
-        PlimsollError: It is set to something that is no size, or to one that lacks its unit.
+        PlimsollError: The variable is not a size, or lacks a unit.
     """
     given = os.environ.get(LIMIT)
     if not given:
@@ -70,18 +76,18 @@ def limit_bytes() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A part of the cache that is removed as a whole."""
+    """A file or a folder of the cache that is removed as a whole."""
 
     part: str
-    """A key of PARTS."""
+    """Subfolder of the cache, a key of PARTS."""
     path: Path
     size_bytes: int
     used_ns: int
-    """Time of its last use, in nanoseconds since 1970: the later of the times of writing and of reading."""
+    """Time of the entry's last write or read, whichever is later, in nanoseconds since 1970."""
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns what the limit of the cache is for."""
+    """Returns the entries of a cache folder, whose sizes the limit counts."""
     found = []
     for part in PARTS:
         files = _files(folder / part)
@@ -94,12 +100,18 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Returns all files below a folder, but for those that another process removes meanwhile."""
+    """Returns all files below a folder, except JAX's lock file."""
     return [Path(place, name) for place, _, names in os.walk(folder) for name in names if name != LOCK_OF_JAX]
 
 
 def _entry(part: str, path: Path, files: list[Path]) -> Entry | None:
-    """Returns an entry of these files; None where another process has removed it."""
+    """Returns an entry with its size and its last use; None if another process has removed it.
+
+    Args:
+        part: Subfolder of the cache, a key of PARTS.
+        path: Path of the entry.
+        files: Files of the entry.
+    """
     try:
         sizes = [file.stat().st_size for file in files]
         status = path.stat()
@@ -110,11 +122,11 @@ def _entry(part: str, path: Path, files: list[Path]) -> Entry | None:
 
 
 def prune(folder: Path, limit: int) -> int:
-    """Removes what was used least recently until the rest is within the limit, and returns the bytes that it removed.
+    """Removes the entries used least recently, until the cache is within its limit. Returns the removed bytes.
 
     Args:
         folder: The cache folder.
-        limit: Bytes that may stay. What was used in the last `IN_USE_SECONDS` does in any case.
+        limit: Size limit in bytes. Entries used in the last `IN_USE_SECONDS` are kept even above the limit.
     """
     by_use = sorted(entries(folder), key=lambda entry: entry.used_ns)
     total = sum(entry.size_bytes for entry in by_use)
@@ -129,7 +141,7 @@ def prune(folder: Path, limit: int) -> int:
 
 
 def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
-    """Removes all entries. Returns those that were removed, and those that were not: a process is making them."""
+    """Removes all entries. Returns the removed entries, and the entries that could not be removed."""
     removed, kept = [], []
     for entry in entries(folder):
         (removed if _remove(entry) else kept).append(entry)
@@ -137,9 +149,10 @@ def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
 
 
 def _remove(entry: Entry) -> bool:
-    """Removes an entry, and returns whether it did. What a process has open stays readable for it.
+    """Removes an entry. Returns False if it cannot be removed. A process that has its files open can still read them.
 
-    With a compiled step go the answers that one is ready for training (`planner.types.Preparation`).
+    Removing a compiled function also removes all `prepare` answers, which promise that compiled functions are in the
+    cache.
     """
     try:
         if entry.part == "tokens":
@@ -154,7 +167,11 @@ def _remove(entry: Entry) -> bool:
 
 
 def _remove_text(text: Path) -> bool:
-    """Removes a text, of which none is half there under its own name. Raises OSError where a process is making it."""
+    """Removes the folder of a tokenised text. It is renamed first, so that no process finds half of it.
+
+    Raises:
+        OSError: A process is writing the folder.
+    """
     place = text.with_name(f"{text.name.removesuffix('.partial')}.lock")  # as in files/folder.py
     gone = text.with_name(f".removed-{text.name}-{os.getpid()}")
     with open(place, "w") as lock:

@@ -1,6 +1,7 @@
-"""Environment variables of the processes that compile and train: set before they start, the same for both.
+"""Environment variables of the processes that compile and train.
 
-The compile cache is only used if the settings agree, and glibc reads its tunables once, at exec.
+Both kinds of process get the same variables, because JAX's compile cache is used only if the settings agree. The
+variables are set before a process starts, because glibc reads its tunables once, at exec.
 """
 
 from __future__ import annotations
@@ -15,52 +16,55 @@ from plimsoll.processes.cache import cache_folder
 from plimsoll.units import GIB
 
 ONE_HEAP = "glibc.malloc.arena_max"
+"""Name of the glibc tunable that limits the number of heaps."""
 ALLOCATOR = {
     "glibc.malloc.hugetlb": 1,
     ONE_HEAP: 1,
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
-"""Settings by which large buffers are mapped and unmapped, so that resident memory follows the live buffers. Huge pages
-cost less to touch and to release (notes, "Allocator"). One arena: with two, peaks of one plan differed by 10 MiB
-(notes, "To the last MiB")."""
+"""glibc tunables of processes that train. Large buffers are mapped and unmapped, so that the resident set follows the
+live buffers. Huge pages are faster to touch and to release (notes, "Allocator"). With two heaps instead of one, peaks
+of the same plan differed by 10 MiB (notes, "To the last MiB")."""
 
 KEEPING = {
     ONE_HEAP: 1,
     "glibc.malloc.mmap_threshold": 2**25,
     "glibc.malloc.trim_threshold": 2**25,
 }
-"""Settings by which buffers up to 32 MiB are kept for reuse, in one heap for all threads."""
+"""glibc tunables that keep freed buffers up to 32 MiB for reuse, in one heap for all threads."""
 
 
 AHEAD_OF_TIME = {
     "tpu": {
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compile children collide over a lock file
-        "TPU_LOG_DIR": "disabled",  # else each of them leaves a file in /tmp/tpu_logs
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # without it, two compile children collide over a lock file
+        "TPU_LOG_DIR": "disabled",  # without it, each child leaves a file in /tmp/tpu_logs
     },
     "cuda": {},
 }
-"""Variables of children that compile for an absent chip (`planner/topology.py`). Their own backend is the CPU."""
+"""Platform to the variables of child processes that compile for an absent chip (`planner/topology.py`). The backend of
+these processes is the CPU."""
 UNTUNED = "--xla_gpu_autotune_level=0"
-"""Option for those of an NVIDIA GPU: tuning times candidates on the card."""
+"""Option that switches off autotuning in compile processes for an absent NVIDIA GPU: tuning needs the GPU."""
 
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
-"""Variable of processes that give pages of library code back (`training.memory.trim`): those for this CPU alone. Where
-an accelerator's driver may be loaded, that ended training with SIGBUS on an H100 (notes, "On a card")."""
+"""Variable of processes that may drop pages of library code (`training.memory.trim`). It is set only in processes for
+this CPU: with an accelerator's driver loaded, training on an H100 ended with SIGBUS (notes, "On a card")."""
 
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
-"""Variable with the GiB of the host's memory that XLA pins at most in a card's process; 64 where it is not set."""
+"""Variable with the largest amount of host memory, in GiB, that XLA pins in a process on a GPU. XLA's default is 64."""
 
 XLA_FLAGS = "XLA_FLAGS"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+"""Variable with the number of devices that JAX presents one CPU as."""
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
-"""Variable, and older option of XLA_FLAGS, by which JAX treats one CPU as several devices."""
+"""Older option of XLA_FLAGS with the number of devices that JAX presents one CPU as."""
 SHARING = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800 --xla_cpu_enable_concurrency_optimized_scheduler=false"
 )
-"""Options for devices that share a CPU, or its processes. They wait for one another's cores, and XLA would end the
-process after 40 s. They must send in one order: scheduled to run at once, one device would gather while another sums,
-and each waits for the other for ever (notes, "Several devices, by the compiled step")."""
+"""XLA options for devices or processes that share one CPU. They wait long for one another's cores, and XLA would abort
+after 40 s. The concurrent scheduler may run collectives in a different order on each device, so that devices wait for
+one another forever (notes, "Several devices, by the compiled step")."""
 
 
 def for_processes(
@@ -69,12 +73,13 @@ def for_processes(
     """Returns the environment of a compile child or a training process.
 
     Args:
-        platform: `cpu` to compile and train on this CPU, `tpu` or `cuda` to only compile for one that is absent. Any
-            other name sets neither platform nor allocator.
-        base: Variables to start from; this process's if left out.
-        devices: Number of devices that a process treats the CPU as; as the base says if left out.
-        one_heap: Whether all threads share one heap, which scatters less. With one each they do not wait for one
-            another: a compile that took 3.9 s takes 2.6 s (notes, "A rehearsal beside its compiles").
+        platform: `cpu` to compile and train on this CPU; `tpu` or `cuda` to compile for an absent chip. Any other name
+            sets neither platform nor allocator.
+        base: Variables to start from; those of this process if left out.
+        devices: Number of devices that JAX presents the CPU as; as `base` has it if left out.
+        one_heap: True if all threads share one heap, which makes the peak more repeatable. With a heap per thread,
+            threads do not wait for one another: a compile of 3.9 s took 2.6 s (notes, "A rehearsal beside its
+            compiles").
     """
     environment = dict(os.environ if base is None else base)
     environment |= {
@@ -84,7 +89,7 @@ def for_processes(
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
-    environment.pop(GIVES_BACK, None)  # of the process that starts this one
+    environment.pop(GIVES_BACK, None)  # may be inherited from the parent process
     if platform in AHEAD_OF_TIME:
         environment |= {"JAX_PLATFORMS": "cpu", **AHEAD_OF_TIME[platform]}
     if platform == "cuda":
@@ -107,15 +112,18 @@ def _place_on_cpu(environment: dict[str, str], devices: int | None, *, one_heap:
 
 
 def _add_flags(environment: dict[str, str], flags: str) -> None:
-    """Puts options of XLA before those of the user, which have precedence."""
+    """Inserts XLA options before the user's own options, which have precedence."""
     environment[XLA_FLAGS] = f"{flags} {environment.get(XLA_FLAGS, '')}".strip()
 
 
 def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, str]:
-    """Returns the environment of a process that trains together with others.
+    """Returns the environment of a process that trains one run together with other processes.
 
-    It plans, too, and finds the others itself. The allocator of an accelerator has no limit then. `pinned_bytes` are
-    those of `on_card`.
+    The process also plans. So the allocator of its accelerator has no limit.
+
+    Args:
+        platform: JAX's platform: `cpu`, `cuda` or `tpu`.
+        pinned_bytes: Bytes of host memory that XLA may pin, as in `on_card`.
     """
     if platform == "cpu":
         environment = for_processes("cpu")
@@ -127,17 +135,17 @@ def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, 
 
 
 def _tunables(environment: Mapping[str, str], ours: Mapping[str, int]) -> str:
-    """Returns GLIBC_TUNABLES with our settings; those of the user have precedence."""
+    """Returns the value of GLIBC_TUNABLES with the user's and our tunables. The user's have precedence."""
     tunables = [tunable for tunable in environment.get("GLIBC_TUNABLES", "").split(":") if tunable]
     set_by_user = {tunable.partition("=")[0] for tunable in tunables}
     return ":".join(tunables + [f"{name}={value}" for name, value in ours.items() if name not in set_by_user])
 
 
 def for_making() -> dict[str, str]:
-    """Returns the environment of a process that makes a data set.
+    """Returns the environment of a process that creates a data set.
 
-    Its buffers have few sizes and are reused, so glibc keeps them. Its matrices are small: OpenBLAS's threads would
-    only wait for one another, at seven times the CPU time.
+    Such a process reuses buffers of a few sizes, so glibc keeps freed buffers. Its matrices are small: several threads
+    of OpenBLAS would mostly wait, and take seven times the CPU time.
     """
     environment = for_processes("making")
     tunables = _tunables(environment, KEEPING)
@@ -148,17 +156,17 @@ def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes
     """Returns the environment of a process that runs on this machine's NVIDIA GPU.
 
     Args:
-        share: Part of its memory, 0 to 1, that JAX's allocator takes at start and does not exceed. Not included are
-            some hundred MiB that the driver keeps for a process (its context, the code of kernels).
-        base: Variables to start from; this process's if left out.
-        pinned_bytes: Bytes of the host's memory that XLA may pin, where the user has not said it (`PINNED_LIMIT`). By
-            default as many as XLA does by itself.
+        share: Fraction of the GPU's memory, 0 to 1, that JAX's allocator reserves at start and does not exceed. The
+            driver takes some hundred MiB more for each process (its context, the code of kernels).
+        base: Variables to start from; those of this process if left out.
+        pinned_bytes: Bytes of host memory that XLA may pin, unless the user has set `PINNED_LIMIT`; XLA's default if
+            left out.
     """
     environment = for_processes("card", base)
     if pinned_bytes is not None:
-        at_least_one = max(1, math.ceil(pinned_bytes / GIB))  # transfers to the card are pinned, too
+        at_least_one = max(1, math.ceil(pinned_bytes / GIB))  # transfers to the GPU need pinned memory, too
         environment.setdefault(PINNED_LIMIT, str(at_least_one))
-    environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its old name: JAX refuses both
+    environment.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # old name of XLA_CLIENT_MEM_FRACTION: JAX refuses both
     environment.pop("XLA_PYTHON_CLIENT_ALLOCATOR", None)
     return environment | {
         "JAX_PLATFORMS": "cuda,cpu",
@@ -168,9 +176,9 @@ def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes
 
 
 def hide_plugins() -> None:
-    """Makes JAX find none of its plug-ins in this process, which works on the CPU: one costs 90 to 320 MiB.
+    """Keeps JAX from loading its plug-ins in this process, which works on the CPU. A plug-in takes 90 to 320 MiB.
 
-    JAX finds the packages' entry points all the same, and would warn that their modules do not exist.
+    JAX still finds the plug-ins' entry points. Its warnings that their modules do not exist are suppressed.
     """
     sys.modules.setdefault("jax_plugins", None)  # type: ignore[arg-type]
     discovery = logging.getLogger("jax._src.xla_bridge")
@@ -178,9 +186,9 @@ def hide_plugins() -> None:
 
 
 def keep_jax_off_the_chip() -> None:
-    """Makes JAX run on the CPU and load no plug-in in this process, which is about to import a file of the user's.
+    """Makes JAX run on the CPU without plug-ins in this process. Call it before importing a user's file.
 
-    The compile child and the training process are not affected: each has an environment of its own.
+    The compile child and the training process are not affected, because each has its own environment.
     """
     hide_plugins()
     import jax

@@ -1,4 +1,4 @@
-"""Handover by exec from the process that plans to the one that trains: same process id, memory starts from zero."""
+"""Handover by exec from planning to training: the process id stays the same, and planning's memory is released."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from plimsoll.processes import interruption
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """Training process of a run that is prepared and planned: its command, environment and lock."""
+    """Training process of a prepared and planned run, before it is started: its command, environment and lock."""
 
     command: list[str]
     environment: Mapping[str, str]
     lock: int | None = None
-    """File descriptor of the run's lock, which the process inherits; None where it takes the lock itself."""
+    """File descriptor of the run's lock, which the training process inherits; None if it takes the lock itself."""
 
 
 def become(ready: Ready) -> NoReturn:
-    """Replaces this process by the training process. Does not return. The run's lock stays held.
+    """Replaces this process by the training process, and does not return. The run's lock stays held.
 
-    Of the open files only the standard streams and the lock are inherited: a device or a port would stay taken.
-    Signals are held back until the new process has its handlers.
+    The new process inherits only the standard streams and the lock, so that no device or port stays in use. Signals are
+    blocked until the new process has its handlers.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     interruption.hold()
     listed = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
     for descriptor in {int(name) for name in os.listdir(listed)} - {0, 1, 2}:
-        with contextlib.suppress(OSError):  # the descriptor by which they were listed
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             os.set_inheritable(descriptor, descriptor == ready.lock)
     os.execve(ready.command[0], ready.command, ready.environment)

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP as a request to save and stop. Imports nothing heavy: it works before JAX is imported."""
+"""Handlers for SIGINT, SIGTERM and SIGHUP, which request to save and stop. Works before JAX is imported."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from types import FrameType
 from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""SIGHUP comes where the terminal is closed, or its connection is lost."""
+"""Signals that request to save and stop. SIGHUP is sent when the terminal closes or its connection is lost."""
 ONE_REQUEST_SECONDS = 1.0
-"""Seconds after a signal in which others belong to the same request. Slurm without control groups, for one, signals
-every process of a step: a process that is supervised gets the signal from Slurm, and from its supervisor."""
+"""Seconds after a signal in which further signals count as the same request. Slurm without control groups, for example,
+signals every process of a step: a supervised process gets the signal from Slurm and from its supervisor."""
 
 
 class Interruption:
-    """Handler of these signals inside its `with` block. The first signal is noted; one that comes a second later, or
-    after that, ends the process.
+    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block.
 
-    A signal that our parent ignores stays ignored. No KeyboardInterrupt is raised: JAX's callbacks swallow it.
+    The first signal is recorded. A further signal, one second later or more, ends the process. A signal that the parent
+    process ignores stays ignored. No KeyboardInterrupt is raised, because JAX's callbacks would swallow it.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        """Number of the signal that was received."""
+        """Number of the first signal that was received; None before."""
         self._before: dict[int, Any] = {}
         self._ending: threading.Timer | None = None
 
@@ -35,7 +35,7 @@ class Interruption:
                 continue
             try:
                 self._before[number] = signal.signal(number, self._request)
-            except ValueError:  # not the main thread: our caller handles signals
+            except ValueError:  # not in the main thread: the caller of the library handles signals
                 break
         return self
 
@@ -47,31 +47,32 @@ class Interruption:
             signal.signal(number, handler)
 
     def _request(self, number: int, _frame: FrameType | None) -> None:
+        """Records a signal, and lets signals after ONE_REQUEST_SECONDS end the process."""
         self.signal = number
         for stream in (1, 2):
             try:
                 os.write(stream, b"")
-            except OSError:  # the terminal is gone: what cannot be printed must not end what saves
+            except OSError:  # the terminal is closed: output goes nowhere, so that printing does not fail while saving
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, stream)
                 os.close(nowhere)
         for each in self._before:
-            signal.signal(each, lambda *_: None)  # not ignored: a program that is started now would inherit that
+            signal.signal(each, lambda *_: None)  # not SIG_IGN, which new child processes would inherit
         self._ending = threading.Timer(ONE_REQUEST_SECONDS, self._end_at_the_next)
         self._ending.daemon = True
         self._ending.start()
 
     def _end_at_the_next(self) -> None:
-        """Lets the next signal end the process at once, whatever it computes then."""
-        for each in self._before:  # Python's own function is for the main thread alone, which may be busy for minutes
+        """Lets the next signal end the process at once, even during a long computation."""
+        for each in self._before:  # Python's `signal.signal` works only in the main thread, which may be busy
             ctypes.CDLL(None).signal(each, 0)  # SIG_DFL
 
 
 def hold() -> None:
-    """Blocks these signals, in a process that is about to become another by exec."""
+    """Blocks SIGINT, SIGTERM and SIGHUP, in a process that is about to become another by exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
 
 
 def release() -> None:
-    """Unblocks these signals and delivers those that wait. Call it once the handlers are installed."""
+    """Unblocks SIGINT, SIGTERM and SIGHUP, and delivers pending ones. Call it after handlers are installed."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NUMBERS)

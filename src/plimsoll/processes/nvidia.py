@@ -1,6 +1,6 @@
-"""NVIDIA's driver, asked without JAX: whether it is here, its cards, and who holds their memory.
+"""Queries to NVIDIA's driver without JAX: its presence, its GPUs, and the processes that use their memory.
 
-`nvidia-smi` comes with the driver. Where it is missing or fails, as in some containers, nothing is known of the cards.
+`nvidia-smi` comes with the driver. If it is missing or fails, as in some containers, the list of GPUs is empty.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 from plimsoll.units import MIB, format_bytes
 
 DRIVER_FILES = ("dev/nvidia0", "dev/nvidiactl", "dev/dxg", "proc/driver/nvidia/version")
-"""Files that exist where the driver is loaded, under WSL too: jax/_src/hardware_utils.py looks for the first three."""
+"""Files of which one exists if the driver is loaded, also under WSL. JAX checks for the first three
+(jax/_src/hardware_utils.py)."""
 SECONDS = 20
-"""Time after which nvidia-smi counts as failed: without its persistence daemon the driver starts for each call."""
+"""Seconds after which a call of nvidia-smi counts as failed. Without persistence mode, each call starts the driver."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card as the driver sees it."""
+    """A GPU as NVIDIA's driver reports it."""
 
     index: int
     uuid: str
@@ -30,16 +31,20 @@ class Gpu:
     driver: str
     """Version of the driver."""
     holders: tuple[str, ...] = ()
-    """Processes that hold its memory, in words."""
+    """Descriptions of the processes that use the GPU's memory."""
 
 
 def driver_is_here(root: Path = Path("/")) -> bool:
-    """Returns whether NVIDIA's driver is loaded. Starts no process."""
+    """Returns True if NVIDIA's driver is loaded. Starts no process.
+
+    Args:
+        root: Root of the file system, for tests.
+    """
     return any((root / file).exists() for file in DRIVER_FILES)
 
 
 def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """Returns the cards that `CUDA_VISIBLE_DEVICES` allows; none where nvidia-smi does not answer."""
+    """Returns the GPUs that `CUDA_VISIBLE_DEVICES` allows; an empty list if nvidia-smi fails."""
     listed = _rows("--query-gpu=index,uuid,name,memory.free,driver_version", 5)
     holders = _holders() if listed else {}
     cards = [
@@ -51,7 +56,7 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
     if allowed is None:
         return cards
 
-    # By number, or by the beginning of an identifier, in the user's order.
+    # The user's selection, by index or by the beginning of a UUID, in the user's order.
     chosen = []
     for name in filter(None, map(str.strip, allowed.split(","))):
         chosen += [card for card in cards if name == str(card.index) or card.uuid.startswith(name)][:1]
@@ -59,7 +64,7 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def _holders() -> dict[str, list[str]]:
-    """Returns the processes that hold memory of each card. The driver does not say how much under WSL."""
+    """Returns descriptions of the processes that use each GPU's memory, by UUID. Under WSL they lack the bytes."""
     holders: dict[str, list[str]] = {}
     for uuid, pid, *name, held in _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", 4):
         size = f" with {format_bytes(int(held) * MIB)}" if held.isdigit() else ""
@@ -68,11 +73,16 @@ def _holders() -> dict[str, list[str]]:
 
 
 def _rows(query: str, columns: int) -> list[list[str]]:
-    """Returns the rows of an answer of nvidia-smi, sizes in MiB; none where it is missing or fails."""
+    """Queries nvidia-smi, and returns the rows of its CSV output, with sizes in MiB; no rows if it fails.
+
+    Args:
+        query: Query option of nvidia-smi.
+        columns: Least number of cells in a row; shorter rows are dropped.
+    """
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = ([cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines())
-    return [row for row in rows if len(row) >= columns]  # the name of a program may have commas
+    return [row for row in rows if len(row) >= columns]  # rows may be longer: a program's name may have commas

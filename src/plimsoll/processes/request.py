@@ -1,4 +1,4 @@
-"""Requests to a worker process, which imports JAX: one JSON object there, one back."""
+"""Requests to a worker process that imports JAX: one JSON object is sent, and one is returned."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def ask(
     under: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Runs a worker process for one request, and returns its answer. Its standard error is ours.
+    """Runs a worker process for one request, and returns its answer. The worker inherits standard error.
 
     Args:
         verb: Key of `worker.ANSWERS`.
-        question: Argument of the function that answers, as JSON.
-        under: Environment of the worker; by default that of training on the CPU, so that compiled steps are found.
-        seconds: Time after which the worker is ended, None for no limit.
+        question: Argument of the verb's function, serializable as JSON.
+        under: Environment of the worker; by default that of training on the CPU, which gives access to compiled steps.
+        seconds: Time limit after which the worker is killed; None for no limit.
 
     Raises:
-        PlimsollError: The worker refused, in its words, was killed, or took too long.
-        RuntimeError: The worker failed; its error is on standard error.
+        PlimsollError: The worker raised a PlimsollError, was killed, or exceeded the time limit.
+        RuntimeError: The worker failed with another error, which is on standard error.
     """
     command = [sys.executable, "-m", "plimsoll.worker", verb]
     try:
         done = subprocess.run(
             command,
-            input=json.dumps(question),  # not an argument: a prompt may be longer than the system allows there
+            input=json.dumps(question),  # not as an argument, whose length is limited: a prompt may be long
             env=environment.for_processes("cpu") if under is None else under,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""A process that is supervised to its end. It gets every signal that its supervisor gets, once."""
+"""Supervision of a child process until its end. Signals to the supervisor are forwarded to the child."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typing import IO, Any
 from plimsoll.processes.interruption import NUMBERS
 
 PR_SET_PDEATHSIG = 1
+"""Linux's `prctl` option for the signal that a process gets when its parent ends."""
 LOOK_SECONDS = 0.1
-"""Time between two calls of `look`."""
+"""Seconds between two calls of `look`."""
 
 
 def watched(
@@ -29,22 +30,22 @@ def watched(
     look: Callable[[], None] | None = None,
     **options: Any,
 ) -> tuple[int, int | None]:
-    """Runs a process to its end. Returns its exit code, and the first signal that we got meanwhile, or None.
+    """Runs a child process to its end. Returns its exit code, and the first signal to this process meanwhile or None.
 
-    It runs in a process group of its own: a terminal sends Ctrl-C to the whole group, and a training process that gets
-    a second signal ends without saving. A signal that our parent ignores stays ignored, in both processes.
+    The child has its own process group. In this one it would get Ctrl-C twice, from the terminal and from this process,
+    and a second signal ends training without saving. A signal that this process ignores stays ignored in both.
 
     Args:
         command: Program and arguments.
-        environment: Its variables; ours if left out.
-        kill: Whether a signal kills it and all that it started; otherwise it is forwarded.
-        line: Function that is called with each line that it prints; without it, the process has our streams.
-        look: Function that is called every `LOOK_SECONDS` while it runs, and once after it has ended.
-        options: Other arguments of `subprocess.Popen`, such as its streams.
+        environment: Environment variables of the child; those of this process if left out.
+        kill: True if a signal kills the child's process group; False if the signal is forwarded to the child.
+        line: Called with each line that the child prints. If left out, the child inherits the standard streams.
+        look: Called every `LOOK_SECONDS` while the child runs, and once after its end.
+        options: Further arguments of `subprocess.Popen`, like its streams.
 
     Raises:
-        BaseException: What `line` or `look` has raised, but for KeyboardInterrupt: the process gets SIGINT then, and is
-            waited for.
+        BaseException: An error that `line` or `look` raised, except KeyboardInterrupt. The child gets SIGINT first, and
+            its end is waited for.
     """
     if line is not None:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
@@ -58,7 +59,7 @@ def watched(
 
 
 class _Forwarded:
-    """Signals that reach this process while it supervises another one, which gets them."""
+    """Handlers that forward the signals of this process to a supervised child process."""
 
     def __init__(self, *, kill: bool) -> None:
         self.kill = kill
@@ -67,9 +68,9 @@ class _Forwarded:
         self.handlers: dict[int, Any] = {}
 
     def __enter__(self) -> _Forwarded:
-        if threading.current_thread() is threading.main_thread():  # no other thread may have handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             for number in NUMBERS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as by `nohup`
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP, for example
                     self.handlers[number] = signal.signal(number, self.send)
         return self
 
@@ -78,13 +79,13 @@ class _Forwarded:
             signal.signal(number, handler)
 
     def begin(self, process: subprocess.Popen[Any]) -> None:
-        """Takes the process that is supervised, and sends it what came while it was being started."""
+        """Sets the supervised process, and forwards a signal that arrived before it was started."""
         self.process = process
         if self.first is not None:
             self.send(self.first)
 
     def send(self, number: int, _frame: Any = None) -> None:
-        """Sends a signal to the process, unless it has ended."""
+        """Forwards a signal to the supervised process, or kills its process group, unless it has ended."""
         self.first = self.first or number
         if self.process is None or self.process.poll() is not None:
             return
@@ -101,8 +102,8 @@ def _followed(
     look: Callable[[], None] | None,
     signals: _Forwarded,
 ) -> int:
-    """Calls `line` and `look` until the process has ended, and returns its exit code. The first failure ends both."""
-    # A thread reads what it prints, so that neither waits for the other.
+    """Calls `line` and `look` until the process has ended, and returns its exit code. Stops calling after an error."""
+    # A thread reads the output, so that the process never waits for `line`.
     lines: deque[str] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, lines))
     if process.stdout is not None:
@@ -130,16 +131,19 @@ def _followed(
 
 
 def _read(output: IO[str], lines: deque[str]) -> None:
-    """Adds the lines of a pipe until its end."""
+    """Appends the lines of a pipe to `lines`, until the pipe closes."""
     with output:
         lines.extend(text.rstrip("\n") for text in output)
 
 
 def end_with(parent: int) -> None:
-    """Makes this process get SIGTERM when its supervisor is killed, also after an exec; on Linux alone.
+    """Makes this process receive SIGTERM when its supervisor ends, also after an exec. Works on Linux only.
 
     Args:
-        parent: Process id of the supervisor. Raises SystemExit if it has ended already.
+        parent: Process id of the supervisor.
+
+    Raises:
+        SystemExit: The supervisor has ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

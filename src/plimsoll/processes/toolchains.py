@@ -1,12 +1,13 @@
-"""Compile environments for chips that are not here: the compiler of TPUs, and that of NVIDIA GPUs.
+"""Compile environments for chips that are not in this machine: for TPUs, and for NVIDIA GPUs.
 
-In the training environment a plug-in costs every run 90 to 320 MB of memory. So each compiler has a virtual environment
-that sees the packages of this one and adds only its plug-in. They are in the user's data folder, or in the folder that
-`PLIMSOLL_COMPILERS` names. Only `plimsoll chips --install tpu|cuda` downloads and makes them.
+In the training environment a compiler's plug-in would add 90 to 320 MB to the memory of every run. So each compiler has
+its own virtual environment, which sees the packages of this environment and adds only the plug-in. The compile
+environments are in the user's data folder, or in the folder that `PLIMSOLL_COMPILERS` names. Only
+`plimsoll chips --install tpu|cuda` downloads and creates them.
 
-Our packages are added by a `.pth` file. `venv --system-site-packages` would add those of the interpreter that our own
-virtual environment was made from. PYTHONPATH would hide the plug-in's packages behind ours, reads no `.pth` files (so
-editable installs are missing), and is inherited by every child.
+A `.pth` file adds the packages of this environment. `venv --system-site-packages` would add those of the base
+interpreter instead. PYTHONPATH would hide the plug-in's packages behind ours, read no `.pth` files (so editable
+installs would be missing), and be inherited by every child process.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ Platform = Literal["tpu", "cuda"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Kit:
-    """Requirements of one environment. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
+    """Requirements of one compile environment. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
 
     extra: str
     """Extra of the package jax that installs the compiler."""
     disk_bytes: int
-    """Disk that the finished environment takes."""
+    """Disk space of the finished environment."""
     while_installing: int
-    """Disk for the downloaded wheels and what is unpacked from them."""
+    """Disk space for the downloaded wheels and their unpacked files during the installation."""
     plugins: tuple[str, ...]
-    """Packages of which any is JAX's plug-in for training."""
+    """Names of packages that are JAX's plug-in for training on this platform."""
     proof: str
     """Chip for which a function must compile before the environment counts as finished."""
 
@@ -60,22 +61,24 @@ KITS: dict[Platform, _Kit] = {
     ),
 }
 MARK = "plimsoll.json"
-"""File that is written last: a folder without it was never finished."""
+"""File that is written last in a compile environment. A folder without it is unfinished."""
 BORROWED = "plimsoll_environment.pth"
-"""File with a line for each folder of ours. `addsitedir` also reads the folder's own `.pth` files."""
+"""File that adds the package folders of this environment to a compile environment, one per line. It uses `addsitedir`,
+which also reads the `.pth` files in these folders."""
 
 
 def folder(platform: Platform) -> Path:
-    """Returns the folder of an environment, which need not exist."""
+    """Returns the folder of a compile environment, which need not exist."""
     override = os.environ.get("PLIMSOLL_COMPILERS")
     root = Path(override).expanduser().absolute() if override else user_data_path("plimsoll") / "compilers"
     return root / platform
 
 
 def python_for(platform: Platform) -> Path | None:
-    """Returns the interpreter of an environment; None if it is absent or was made for other packages than ours.
+    """Returns a Python interpreter that can compile for a platform, or None.
 
-    Without one, our own interpreter is returned if it has the plug-in for training, as on a machine with a card.
+    It is the compile environment's interpreter, if that environment exists and matches this one. Otherwise it is this
+    interpreter, if it has JAX's plug-in for training, as on a machine with a GPU.
     """
     if not missing(platform):
         return _python(folder(platform))
@@ -84,14 +87,14 @@ def python_for(platform: Platform) -> Path | None:
 
 
 def packages(python: Path | str) -> list[str]:
-    """Returns name and version of the packages that an interpreter's compiler is made of: XLA, plug-in, libraries."""
+    """Returns names and versions of the packages of an interpreter's compiler: XLA, plug-in, libraries."""
     places = sys.path if str(python) == sys.executable else [_packages(Path(python).parents[1])]
     found = {path.stem for place in places for path in Path(place).glob("*.dist-info")}
     return sorted(name for name in found if name.startswith(("jax", "nvidia", "libtpu")))
 
 
 def missing(platform: Platform) -> str | None:
-    """Returns why an environment cannot be used, in a few words; None if it can. Starts no process."""
+    """Returns the reason that a compile environment cannot be used; None if it can be used. Starts no process."""
     try:
         mark = json.loads((folder(platform) / MARK).read_text())
     except (OSError, ValueError):
@@ -113,16 +116,16 @@ def _packages(place: Path) -> Path:
 
 
 def install(platform: Platform, say: Callable[[str], object]) -> Path:
-    """Makes an environment, proves it by compiling for one chip, and returns its interpreter.
+    """Creates a compile environment, tests it by compiling for one chip, and returns its interpreter.
 
-    An installation that fails or is killed leaves what was there before.
+    If the installation fails or is killed, an earlier environment stays in place.
 
     Args:
-        platform: Compiler to install.
-        say: Called with messages about what is done, first with the disk that it takes.
+        platform: Platform of the compiler.
+        say: Called with progress messages. The first one has the disk space.
 
     Raises:
-        PlimsollError: The disk has too little room, or a step failed.
+        PlimsollError: The disk has too little space, or a step of the installation failed.
     """
     kit, place = KITS[platform], folder(platform)
     say(
@@ -130,7 +133,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
         f" done, {format_bytes(kit.while_installing)} while it is made; removing that folder undoes it"
     )
 
-    # Room for it.
+    # Check the free disk space.
     place.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.parent).free
     if free < kit.while_installing:
@@ -142,7 +145,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
     unfinished = place.with_name(f"{platform}.unfinished")
     with place.with_name(f"{platform}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two installations at once would write into one folder
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two concurrent installations would write into the same folder
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             _make(unfinished, platform, say)
@@ -155,13 +158,13 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
 
 def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None:
-    """Makes an environment that sees our packages, installs the compiler there, and proves that it compiles."""
+    """Creates an environment that sees this one's packages, installs the compiler, and compiles a test function."""
     kit = KITS[platform]
     _run([Path(sys.executable), "-m", "venv", str(place)])
     ours = site.getsitepackages()
     if site.ENABLE_USER_SITE:
         ours.append(site.getusersitepackages())
-    real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may lead elsewhere tomorrow
+    real = dict.fromkeys(map(os.path.realpath, ours))  # a link (`current -> 1.2`) may change its target later
     lines = [f"import site; site.addsitedir({path!r})\n" for path in real]
     (_packages(place) / BORROWED).write_text("".join(lines))
 
@@ -174,7 +177,7 @@ def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None
 
 
 def _requirements() -> dict[str, str]:
-    """Returns what an environment must agree with: it uses our packages, and its plug-in fits one version of JAX."""
+    """Returns the properties of this environment that a compile environment must match: versions and folder."""
     return {
         "jax": metadata.version("jax"),
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -183,7 +186,7 @@ def _requirements() -> dict[str, str]:
 
 
 def _run(command: list[Path | str], *, environment: dict[str, str] | None = None) -> None:
-    """Runs a step of the installation. Raises PlimsollError with the last line of its output if it fails."""
+    """Runs a command of the installation. Raises PlimsollError with the last line of its output if it fails."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
