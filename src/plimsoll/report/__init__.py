@@ -1,1 +1,1 @@
-"""What people see of a plan and a run: tables, progress, summaries, metrics, trackers, pictures."""
+"""Output about plans and runs: tables, progress, summaries, metrics, trackers, charts, HTML pages."""

@@ -13,45 +13,49 @@ from plimsoll.report.tables import plan_words, units_per_second
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 MANY = 1e9
-"""Tokens or examples, of which the price is said."""
+"""Number of tokens or examples that a price is given for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedChip:
-    """A chip and its plan, or why there is none."""
+    """A chip with its plan, or with the reason that it has no plan."""
 
     chip: str
     rate_unit: str
+    """`tokens` or `examples`."""
     planned: Planned | None = None
+    """The plan; None if no plan fits."""
     why_not: str = ""
+    """Reason that no plan fits."""
     floor_bytes: int | None = None
-    """Smallest peak that was found, where nothing fits."""
+    """Smallest predicted peak among all plans, if none fits."""
     price_per_hour: float | None = None
-    """Price of all devices together, as the user gave it."""
+    """Price per hour of all devices together, as the user gave it."""
 
     @property
     def needed_bytes(self) -> int | None:
-        """Peak of the plan, or the smallest one that was found."""
+        """Predicted peak of the plan; if none fits, the smallest predicted peak."""
         return self.planned.peak_bytes if self.planned else self.floor_bytes
 
     @property
     def left_bytes(self) -> int | None:
+        """Bytes of the budget that the plan leaves free; None without a plan."""
         return self.planned.ledger.budget_bytes - self.planned.peak_bytes if self.planned else None
 
     @property
     def rate(self) -> float | None:
-        """Tokens, or examples, per second."""
+        """Tokens or examples per second; None without a plan."""
         return units_per_second(self.planned) if self.planned else None
 
     @property
     def price_of_many(self) -> float | None:
-        """Price of a billion of them, at that rate."""
+        """Price of training on a billion tokens or examples, at the predicted rate."""
         if self.price_per_hour is None or not self.rate:
             return None
         return self.price_per_hour * MANY / self.rate / 3600
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what `--json` prints."""
+        """Returns the chip's object in the output of `--json`."""
         return {
             "chip": self.chip,
             "fits": self.planned is not None,
@@ -70,7 +74,7 @@ class ComparedChip:
 
     @property
     def note(self) -> str:
-        """The plan in words and how far an estimate may be off, or why there is no plan."""
+        """Description of the plan with the range of an estimate, or the reason that there is no plan."""
         planned = self.planned
         if planned is None:
             return self.why_not
@@ -86,7 +90,7 @@ class ComparedChip:
 
 
 def compared_table(rows: Sequence[ComparedChip]) -> str:
-    """Returns what `plimsoll plan --compare` prints: a line per chip, then its plan or why nothing fits."""
+    """Returns the output of `plimsoll plan --compare`: a line per chip, then each chip's plan or why nothing fits."""
     cells: Cells = {
         "chip": ("l", lambda row: row.chip),
         "fits": ("l", lambda row: "yes" if row.planned else "no"),

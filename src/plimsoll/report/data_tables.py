@@ -32,7 +32,11 @@ FAMILIES: Cells = {
 
 
 def hdf5_table(file: Mapping[str, Any]) -> str:
-    """Returns the description of an HDF5 file, as `data.hdf5.survey.describe` gives it, as text."""
+    """Formats the description of an HDF5 file.
+
+    Args:
+        file: Result of `data.hdf5.survey.describe`.
+    """
     lines = [f"{file['path']}: {file['rows']:,} rows, {format_bytes(file['bytes'])} on disk", ""]
     lines += table(file["datasets"], DATASETS).lines()
     if file["families"]:
@@ -44,7 +48,11 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
 
 
 def packed_table(folder: Mapping[str, Any]) -> str:
-    """Returns the description of a packed folder, as `data.packed.packed.describe_packed` gives it, as text."""
+    """Formats the description of a folder of packed text.
+
+    Args:
+        folder: Result of `data.packed.packed.describe_packed`.
+    """
     held_out = folder["validation_tokens"]
     share = format_share(held_out, folder["tokens"] + held_out)
     rows = [

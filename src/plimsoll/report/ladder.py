@@ -1,4 +1,4 @@
-"""A recipe's memory table: every rung with its bytes, its time and its loss, as `plimsoll ladder` prints them."""
+"""The table of `plimsoll ladder`: bytes, step time and loss of a recipe, one rung (more levers) per line."""
 
 from __future__ import annotations
 
@@ -14,38 +14,52 @@ from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 @dataclass(kw_only=True)
 class LadderRow:
-    """One rung: figures that were predicted, and where it was trained, measured. None for those that nobody knows."""
+    """One rung of a ladder, with its predicted figures and, if it was trained, its measured figures.
+
+    None stands for an unknown figure.
+    """
 
     name: str
     numerics: str
+    """Value of --numerics that the rung's levers need."""
     words: str
+    """Description of the lever that the rung adds."""
     lever: str | None = None
-    """Lever that is new; None on the first rung."""
+    """Lever that the rung adds; None for the first rung."""
     outcome: Literal["predicted", "measured", "failed"] = "predicted"
     why_not: str | None = None
-    """Reason of a failure."""
+    """Reason that the rung failed."""
     plan: Plan | None = None
     parameters: int | None = None
+    """Number of parameters of the model."""
     predicted_peak_bytes: int | None = None
     phase: str | None = None
+    """Phase of training with the predicted peak."""
     source: str | None = None
+    """Source of the predicted bytes: compiled or estimated."""
     state_bytes: int | None = None
+    """Bytes of the training state on one device."""
     temporary_bytes: int | None = None
+    """Bytes of the step's temporaries on one device."""
     host_bytes: int | None = None
+    """Bytes in the memory of each host, beside an accelerator."""
     step_seconds: float | None = None
+    """Seconds of a step: predicted, or the median of the measured ones."""
     session_step_seconds: list[float] = field(default_factory=list[float])
+    """Seconds of a step in each session."""
     per_second: float | None = None
-    """Tokens, or examples."""
+    """Tokens or examples per second."""
     measured_peak_bytes: int | None = None
     loss: float | None = None
+    """Last training loss."""
     validation_loss: float | None = None
     step_ratio: float | None = None
-    """Time of a step over that of the first rung that was trained."""
+    """Step time divided by the step time of the first trained rung."""
     loss_drift: float | None = None
-    """Largest difference of a step's loss from that rung's, as a share."""
+    """Largest relative difference of any step's loss from the same step of the first trained rung."""
 
     def to_dict(self, rate_unit: str) -> dict[str, Any]:
-        """Returns the row as it stands in JSON."""
+        """Returns the row as JSON, with the rate named by its unit."""
         content = values.fields_to_json(self)
         content[f"{rate_unit}_per_second"] = content.pop("per_second")
         return content
@@ -53,33 +67,33 @@ class LadderRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """The rungs of a recipe, the plain one first."""
+    """The rungs of one recipe, beginning with the plain plan."""
 
     recipe: str
     chip: str | None = None
-    """Chip that they were compiled for; None of a ladder that was trained."""
+    """Chip of a ladder that was only planned; None for a trained ladder."""
     effective_batch: int
     rate_unit: str
     budget_bytes: int
     stops: tuple[int, ...] = ()
-    """Steps at which the sessions ended."""
+    """Steps at which the training sessions of each rung end."""
     rungs: list[LadderRow]
     left_out: Mapping[str, str]
-    """Names of other rungs, with the reason."""
+    """Name of a rung that was left out, to the reason."""
 
     @property
     def parameters(self) -> int | None:
-        """Parameters of the first rung that has a plan."""
+        """Number of parameters, from the first rung that has a plan."""
         return next((row.parameters for row in self.rungs if row.parameters is not None), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the object that `plimsoll ladder --json` prints."""
+        """Returns the output of `plimsoll ladder --json`."""
         rungs = [row.to_dict(self.rate_unit) for row in self.rungs]
         return values.fields_to_json(replace(self, rungs=[])) | {"parameters": self.parameters, "rungs": rungs}
 
 
 def _mebibytes(size: int | None) -> str:
-    """Returns the size in MiB whatever it is, so that a column can be compared by eye."""
+    """Formats a size in MiB, also a large one, so that the sizes of a column can be compared by eye."""
     return UNKNOWN if size is None else f"{size / MIB:,.1f} MiB"
 
 
@@ -101,7 +115,7 @@ MEASURED: Cells = {
 
 
 def ladder_table(ladder: Ladder) -> str:
-    """Returns what `plimsoll ladder` prints: a line per rung, what each adds, what is left out, how it was measured."""
+    """Returns the output of `plimsoll ladder`: a line per rung, the levers added, rungs left out, and explanations."""
     first, last = ladder.stops
     notes = [
         ("measured", f"peak of the whole process, in steps 1 to {first} or after a restart from there to {last}"),
@@ -112,7 +126,7 @@ def ladder_table(ladder: Ladder) -> str:
 
 
 def predicted_table(ladder: Ladder) -> str:
-    """Returns what `plimsoll ladder --chip` prints: a line per rung, what each adds, and what is left out."""
+    """Returns the output of `plimsoll ladder --chip`: a line per rung, the levers added, and rungs left out."""
     sources = ", ".join(sorted({row.source for row in ladder.rungs if row.source}))
     notes = [("bytes", f"{sources}, nothing was run"), ("step", "estimated from the chip's rates")]
     return _text(f"{_title(ladder)}, on {ladder.chip}", ladder, {**PREDICTED, **OF_THE_HOST}, notes)

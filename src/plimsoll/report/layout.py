@@ -1,7 +1,7 @@
-"""Number formats and text columns that every table shares.
+"""Number formats and text columns for all tables.
 
-Bytes, counts and times come from `units.py`; shares, rates and differences, which need two of them, are here.
-An unknown value prints as `UNKNOWN`, never as zero.
+Bytes, counts and times are formatted in `units.py`; shares, rates and differences here. An unknown value is printed as
+`UNKNOWN`, never as zero.
 """
 
 import textwrap
@@ -12,22 +12,29 @@ from typing import Any
 from plimsoll.units import MIB, format_bytes, format_seconds
 
 UNKNOWN = "-"
+"""Text of an unknown value."""
 WIDTH = 100
+"""Characters of a line after which text is wrapped."""
 
 
 Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Columns of a table by their titles: `l` (left) or `r` (right), and a function from a row to its text."""
+"""Title of a column to its alignment, `l` (left) or `r` (right), and a function from a row to the cell's text."""
 
 
 def known(value: float | None, form: str | Callable[[float], str]) -> str:
-    """Returns `value` in a format like `,.2f`, or as a function formats it; `UNKNOWN` if it is None."""
+    """Formats a value by a format like `,.2f` or by a function. Returns `UNKNOWN` for None."""
     if value is None:
         return UNKNOWN
     return format(value, form) if isinstance(form, str) else form(value)
 
 
 def figure(name: str, value: Any) -> str:
-    """Returns a figure as text, in the unit that its name ends in; of several each with its own name."""
+    """Formats a figure in the unit that its name ends with, like `_bytes` or `_seconds`.
+
+    Args:
+        name: Name of the figure.
+        value: Its value, or a mapping of names to values, which are formatted with their names.
+    """
     if isinstance(value, Mapping):
         return ", ".join(f"{part} {figure(name, each)}" for part, each in value.items())
     if name.endswith("flops"):
@@ -44,46 +51,47 @@ def figure(name: str, value: Any) -> str:
 
 
 def format_share(part: float | None, whole: float | None) -> str:
-    """Returns `81.3 %`: the part of `whole`, or `UNKNOWN` if one of them is unknown or the whole is zero."""
+    """Formats `part` as a percentage of `whole`, like `81.3 %`; `UNKNOWN` if either is unknown or `whole` is zero."""
     return UNKNOWN if part is None or not whole else f"{100 * part / whole:.1f} %"
 
 
 def format_used(part: float | None, whole: float | None) -> str:
-    """Returns `1.5 GiB of 2.0 GiB (75.0 %)`, or `UNKNOWN`."""
+    """Formats used bytes like `1.5 GiB of 2.0 GiB (75.0 %)`; `UNKNOWN` if either number is unknown."""
     if part is None or not whole:
         return UNKNOWN
     return f"{format_bytes(part)} of {format_bytes(whole)} ({format_share(part, whole)})"
 
 
 def format_rate(per_second: float, unit: str) -> str:
-    """Returns `38,095 tokens/s`; below 100 with three significant digits, because a whole number is too coarse."""
+    """Formats a rate like `38,095 tokens/s`; below 100 with three significant digits."""
     number = f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
     return f"{number} {unit}/s"
 
 
 def format_known_bytes(size: float | None) -> str:
-    """Returns `3.1 GiB`, or `UNKNOWN` for None."""
+    """Formats bytes like `3.1 GiB`; `UNKNOWN` for None."""
     return known(size, format_bytes)
 
 
 def format_mib_difference(measured: int | None, predicted: int | None) -> str:
-    """Returns `-11.9 MiB`: measured minus predicted, always in MiB, so that a column can be compared by eye."""
+    """Formats measured minus predicted bytes like `-11.9 MiB`, always in MiB, so that a column is easy to compare."""
     if measured is None or predicted is None:
         return UNKNOWN
     return f"{(measured - predicted) / MIB:+.1f} MiB"
 
 
 def format_difference_share(measured: float | None, predicted: float | None) -> str:
-    """Returns `-1.5 %`: measured minus predicted, as a share of the prediction."""
+    """Formats measured minus predicted, relative to the prediction, like `-1.5 %`."""
     if measured is None or not predicted:
         return UNKNOWN
     return f"{100 * (measured - predicted) / predicted:+.1f} %"
 
 
 def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> list[str]:
-    """Returns a line of text per row, with columns two spaces apart.
+    """Formats rows as lines of text, with aligned columns two spaces apart.
 
     Args:
+        rows: Texts of the cells, row by row.
         align: A letter per column: `l` (left) or `r` (right).
         indent: Spaces before the first column.
     """
@@ -100,29 +108,35 @@ def columns(rows: Sequence[Sequence[str]], *, align: str, indent: int = 2) -> li
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Texts in rows under a header. A terminal prints its lines, and a page draws the same cells."""
+    """A table of texts under a header, for a terminal or an HTML page."""
 
     rows: Sequence[Sequence[str]]
     align: str = ""
-    """Letter per column: `r` (right) for numbers; without one a column is of words."""
+    """A letter per column: `l` (left), or `r` (right) for numbers."""
     header: Sequence[str] = ()
     title: str = ""
 
     def lines(self, *, indent: int = 2) -> list[str]:
-        """Returns a line for the header and each row, without the title."""
+        """Returns the header and the rows as lines of text, without the title."""
         header = [self.header] if self.header else []
         return columns([*header, *self.rows], align=self.align, indent=indent)
 
 
 def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
-    """Returns a table of any values, each a row."""
+    """Makes a table with one row per value.
+
+    Args:
+        rows: The values.
+        cells: Columns of the table.
+        title: Title of the table.
+    """
     texts = [[text(row) for _, text in cells.values()] for row in rows]
     align = "".join(side for side, _ in cells.values())
     return Table(title=title, header=[*cells], rows=texts, align=align)
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:
-    """Returns `label   text`, wrapped at `WIDTH` characters with further lines indented below the text."""
+    """Formats `label   text` as lines, wrapped at `WIDTH` characters. Further lines are indented below the text."""
     first = " " * indent + label.ljust(width) + "  "
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
@@ -131,5 +145,5 @@ def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list
 
 
 def all_labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Returns the lines of several labels with their texts."""
+    """Formats pairs of label and text as lines (`labelled`)."""
     return [line for label, text in rows for line in labelled(label, text)]

@@ -1,17 +1,16 @@
-"""Files that a run appends to: its metrics (`metrics.jsonl`) and its messages (`log.txt`).
+"""Files that a run appends to: metrics (`metrics.jsonl`) and messages (`log.txt`).
 
-Metrics are one JSON object per logged step, in the order of the steps. The file survives a kill, and can be cut back to
-a checkpoint:
+`metrics.jsonl` has one JSON object per logged step, in the order of steps:
 
     {"step": 20, "loss": 3.2, "step_seconds": 0.4, "elapsed_seconds": 8.1, "tokens_per_second": 38095.2, ...}
 
-JSON has no NaN and no infinity, and many readers reject Python's bare `NaN`. Such a value is written as null, and
-listed under `not_finite` in the same row; `read_rows` turns it back into a float:
+JSON has no NaN and no infinity. Such a value is written as null, and listed under `not_finite` in the same row.
+`read_rows` converts it back to a float:
 
     {"step": 40, "loss": null, "not_finite": {"loss": "nan"}}
 
-A row is passed to the operating system before `log` returns, so SIGKILL loses no row. There is no fsync per row:
-a power cut may lose the last seconds, which a resumed run writes again.
+A row is passed to the operating system before `log` returns, so SIGKILL loses no row. Rows are not flushed to disk: a
+power cut may lose the last seconds. A resumed run removes the rows after its checkpoint and writes them again.
 """
 
 import json
@@ -24,10 +23,11 @@ from typing import Any
 from plimsoll.errors import RunError
 
 MARKER = "not_finite"
+"""Key of a row's values that are NaN or infinite."""
 
 
 def encode_row(step: int, values: Mapping[str, Any]) -> str:
-    """Returns a row as a line of JSON; numbers of NumPy and JAX become Python's."""
+    """Encodes a row of metrics as a line of JSON. Scalars of NumPy and JAX are converted to Python numbers."""
     plain = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}
     marked = {
         name: str(value) for name, value in plain.items() if isinstance(value, float) and not math.isfinite(value)
@@ -37,7 +37,12 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
 
 
 def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Returns a row in which metrics like `NAME_0`, `NAME_1`, ... of these names are one dict, from number to value."""
+    """Collects numbered metrics (`NAME_0`, `NAME_1`, ...) into one dictionary per name, from number to value.
+
+    Args:
+        row: Metrics of a row.
+        names: Names of the metrics to collect.
+    """
     columns: dict[str, Any] = {}
     for name, value in row.items():
         stem, _, number = name.rpartition("_")
@@ -49,26 +54,32 @@ def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
 
 
 def read_rows(path: Path | str, *, after: int = -1) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a file that are of steps after a given one; none if there is no file.
+    """Yields the rows of a metrics file; none if there is no file. Skips an incomplete last line.
 
-    An incomplete last line is skipped; other damage raises RunError.
+    Args:
+        path: Path of the file.
+        after: Only rows of later steps are yielded.
+
+    Raises:
+        RunError: A line is not a row of metrics.
     """
     return (row for _, row in _lines_and_rows(Path(path)) if row["step"] > after)
 
 
 class MetricsLog:
-    """Log of metrics at `path`, which rows are appended to."""
+    """Metrics file at `path`, opened for appending."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._file = open(path, "ab")  # noqa: SIM115 - lives as long as the run
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends the row of a step."""
         self._file.write(encode_row(step, values).encode() + b"\n")
         self._file.flush()
 
     def cut_after(self, step: int) -> None:
-        """Removes the rows of later steps, which a resumed run writes again, and an incomplete last line."""
+        """Removes an incomplete last line and the rows of later steps, which a resumed run writes again."""
         size = 0
         for line, row in _lines_and_rows(self.path):
             if row["step"] > step:
@@ -81,7 +92,10 @@ class MetricsLog:
 
 
 class NewRows:
-    """Rows that any process appends to a file of metrics from now on, also after a session has cut it back."""
+    """Reader of the rows that are appended to a metrics file from now on, by any process.
+
+    A session that resumes may remove rows from the file meanwhile.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
@@ -91,7 +105,7 @@ class NewRows:
         return self._path.stat().st_size if self._path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the rows that were completed since the last call."""
+        """Returns the complete rows that were appended since the last call."""
         self._position = min(self._position, self._size())
         if not self._path.exists():
             return []
@@ -103,6 +117,7 @@ class NewRows:
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
+    """Decodes a line of a metrics file."""
     row = json.loads(line)
     row |= {name: float(text) for name, text in row.pop(MARKER, {}).items()}
     int(row["step"])
@@ -110,6 +125,7 @@ def _row_of(line: bytes) -> dict[str, Any]:
 
 
 def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yields each complete line of a metrics file with its row. Raises RunError if a line is not a row."""
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -128,18 +144,18 @@ def _lines_and_rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 class LogFile:
-    """Log of messages at `path`, each with its time in UTC, so that lines of several machines can be sorted.
+    """Message log at `path`, with the UTC time of each message, so that logs of several machines can be merged.
 
-    Whatever the terminal shows (`--quiet`, a closed window, a lost connection), this file has every message.
+    The file has all messages, even if the terminal is closed or `--quiet` suppresses them.
     """
 
     def __init__(self, path: Path | str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        # By line, so that a kill loses none; open as long as the run.
+        # Line-buffered, so that a kill loses no message. Open until the end of the run.
         self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._now = now
 
     def write(self, text: str) -> None:
-        """Appends a message. Its further lines are indented, so each line that starts with a time is a message."""
+        """Appends a message. Its second and further lines are indented, so that a line with a time begins a message."""
         time = self._now().strftime("%Y-%m-%d %H:%M:%SZ")
         self._file.write(f"{time}  " + text.rstrip().replace("\n", "\n" + " " * (len(time) + 2)) + "\n")
 

@@ -1,7 +1,7 @@
-"""Colours of a page, light and dark, by their purpose. A test computes their contrast.
+"""Colours of an HTML page by purpose, for light and dark mode.
 
-Text must reach 4.5 to 1 against its background, lines and bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11,
-https://www.w3.org/TR/WCAG22/).
+A test checks their contrast: 4.5 to 1 for text on its background, 3 to 1 for lines and bars (WCAG 2.2, 1.4.3 and
+1.4.11, https://www.w3.org/TR/WCAG22/).
 """
 
 LIGHT = {
@@ -35,4 +35,4 @@ DARK = {
     "faint": "#2d4a66",
 }
 SERIES = ("one", "two", "three", "four", "five", "six")
-"""Colours of the lines of a chart, in order."""
+"""Names of the colours for a chart's lines or parts, in order."""

@@ -1,12 +1,12 @@
-"""The one way to draw: curves and bars by matplotlib, as a file of their own or inside a page.
+"""Charts of curves and bars by matplotlib, as image files or as SVG inside an HTML page.
 
     save_picture("plan.png", figure_of(waterfall(planned)))
 
-matplotlib takes 55 MiB of resident memory, so it is imported inside the functions that draw: a training process never
-does. A `Figure` that is created directly leaves pyplot's global state, and any open window, alone.
+matplotlib takes 55 MiB of resident memory, so only the functions that draw import it, and a training process never
+does. Figures are created directly, without pyplot's global state, so the user's open figures are not affected.
 
-In a page a chart is SVG in the page's colours, which follow the reader's light or dark. It holds numbers and names of
-bars; titles and axes are HTML around it, and keep their size on a phone.
+In a page a chart is an SVG in the page's colours, for light or dark mode. The SVG has only numbers and names of bars.
+Titles and axis labels are HTML around the SVG, so that they keep their size on a phone.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
+"""File formats of pictures."""
 WIDTH, HEIGHT = 420, 250
-"""Points of a chart of curves."""
+"""Size of a chart of curves in points (1/72 inch)."""
 ROW_HEIGHT, FRAME_HEIGHT = 22, 50
-"""Points of a bar or a line of words, and of all that is around bars."""
+"""Height in points of one bar or one line of text, and of the frame around all bars."""
 WORDS_WIDTH = 200
-"""Points by which a picture with words in it is wider than a chart of a page."""
+"""Additional width in points of a picture with titles and labels, compared with a chart in a page."""
 FEW = 16
-"""Points up to which each has a dot."""
+"""Largest number of data points in a curve for which each point has a dot."""
 DECADES = 30
-"""Largest value over the smallest from which an axis is logarithmic."""
+"""Ratio of largest to smallest value above which an axis is logarithmic."""
 LARGEST = 1e300
-"""Values beyond it are taken for infinite: the difference of two must be a number."""
+"""Absolute value above which a number counts as infinite, so that the difference of two values is finite."""
 STYLE = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "plimsoll",  # the same chart gives the same bytes
+    "svg.hashsalt": "plimsoll",  # makes files reproducible
     "text.parse_math": False,
     "text.color": LIGHT["ink"],
     "font.size": 12,
@@ -66,7 +67,7 @@ STYLE = {
     "xtick.labelcolor": LIGHT["quiet"],
     "ytick.labelcolor": LIGHT["quiet"],
     "legend.frameon": False,
-    "path.simplify_threshold": 0.5,  # a line of 100,000 points keeps what can be seen, single extremes among it
+    "path.simplify_threshold": 0.5,  # simplifies a line of 100,000 points without a visible difference
     "savefig.dpi": 150,
 }
 
@@ -77,21 +78,21 @@ class Line:
 
     name: str
     xs: Sequence[float]
-    """Positions, ascending."""
+    """Positions on the horizontal axis, ascending."""
     ys: Sequence[float]
-    """Values in the unit of the axis."""
+    """Values in the unit of the vertical axis."""
     is_marked: bool = False
-    """True if every point has a dot, as evaluations do, which are few."""
+    """True if every point has a dot, for curves of few points like evaluations."""
 
     @property
     def finite(self) -> list[float]:
-        """Values that can be drawn."""
+        """Finite values of the curve."""
         return [y for y in self.ys if is_finite(y)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves over one axis."""
+    """A chart of curves with a common horizontal axis."""
 
     title: str
     unit: str
@@ -100,36 +101,38 @@ class Chart:
     x_unit: str = "optimizer step"
     """Name of the horizontal axis with its unit."""
     caption: str = ""
-    """Text below the chart: what to look for."""
+    """Text below the chart, which says what to look for."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Names and values of horizontal lines that must not be crossed, like the budget."""
+    """Name of a limit, like the budget, to its value. Limits are drawn as horizontal lines."""
     from_zero: bool = False
-    """True if the vertical axis begins at zero. Else it is logarithmic once values span decades."""
+    """True if the vertical axis begins at zero. Otherwise the axis is logarithmic if the values span decades."""
     logarithmic_x: bool = False
     height: int = HEIGHT
+    """Height in points."""
 
     @property
     def values(self) -> list[float]:
-        """Values of all curves that can be drawn."""
+        """Finite values of all curves."""
         return [value for line in self.lines for value in line.finite]
 
     @property
     def is_logarithmic(self) -> bool:
-        """True if the vertical axis shows more when it is logarithmic."""
+        """True if the vertical axis is logarithmic."""
         return not self.from_zero and min(self.values) > 0 and max(self.values) > DECADES * min(self.values)
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Colours and names of the curves."""
+        """Colour and name of each curve that has values."""
         pairs = zip(SERIES, self.lines, strict=False)
         return [(colour, line.name) for colour, line in pairs if line.finite]
 
     @property
     def description(self) -> str:
-        """The chart in words, for screen readers."""
+        """Description of the chart for screen readers."""
         return f"{self.title}. {self.unit} over {self.x_unit}."
 
     def draw(self, axes: Axes) -> None:
+        """Draws the chart into matplotlib axes."""
         # Curves and limits.
         for colour, line in zip(SERIES, self.lines, strict=False):
             if line.finite:
@@ -143,7 +146,7 @@ class Chart:
         self._scale(axes)
 
     def _scale(self, axes: Axes) -> None:
-        """Sets up the axes, with numbers as the tables write them."""
+        """Sets the scales of both axes, and the number format of the tables."""
         if self.logarithmic_x:
             axes.set_xscale("log")
         if self.is_logarithmic:
@@ -157,27 +160,29 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A row of a chart of bars."""
+    """One bar of a bar chart."""
 
     name: str
     parts: Mapping[str, float]
-    """Names and sizes of what the bar is made of, from the left."""
+    """Name of a part of the bar to its length, from the left."""
     text: str
-    """What stands at its end."""
+    """Text at the end of the bar."""
     start: float = 0
+    """Position on the horizontal axis at which the bar begins."""
     mark: float | None = None
-    """Value to compare with, like a prediction: a line across the bar."""
+    """Value to compare the bar with, like a prediction. It is drawn as a line across the bar."""
     is_hollow: bool = False
-    """True if it was not measured, or does not fit."""
+    """True if the bar is not filled, because its value was not measured or does not fit."""
 
     @property
     def end(self) -> float:
+        """Position on the horizontal axis at which the bar ends."""
         return self.start + sum(self.parts.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Bars to one scale, the first at the top."""
+    """A chart of horizontal bars, the first at the top."""
 
     title: str
     rows: Sequence[Bar]
@@ -185,31 +190,35 @@ class Bars:
     """Name of the horizontal axis with its unit."""
     caption: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Names and values of vertical lines that must not be crossed."""
+    """Name of a limit, like the budget, to its value. Limits are drawn as vertical lines."""
     unit: str = ""
+    """Name of the vertical axis; empty, because the bars have names."""
 
     @property
     def values(self) -> list[float]:
+        """Ends of the bars, their marks, and the limits, from which the horizontal axis is scaled."""
         ends = [max(row.end, row.mark or 0) for row in self.rows]
         return [*ends, *self.limits.values()]
 
     @property
     def height(self) -> int:
+        """Height in points."""
         return FRAME_HEIGHT + ROW_HEIGHT * len(self.rows)
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Colours and names of the parts."""
+        """Colour and name of each part."""
         names = dict.fromkeys(name for row in self.rows for name in row.parts)
         return [*zip(SERIES, names, strict=False)]
 
     @property
     def description(self) -> str:
-        """The bars in words, for screen readers."""
+        """Description of the bars for screen readers."""
         return f"{self.title}. " + " ".join(f"{row.name}: {row.text}." for row in self.rows)
 
     def draw(self, axes: Axes) -> None:
-        # Bars of their parts, with marks and texts.
+        """Draws the bars into matplotlib axes."""
+        # Bars with their parts, marks and texts.
         colours = {name: LIGHT[colour] for colour, name in self.legend}
         for place, row in enumerate(self.rows):
             left = row.start
@@ -227,7 +236,7 @@ class Bars:
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
 
-        # Axes: names, and room for the texts.
+        # Names on the vertical axis, and space for the texts beside the bars.
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.8 * max(1e-9, *self.values))
@@ -235,12 +244,17 @@ class Bars:
 
 
 def is_finite(value: float) -> bool:
-    """Returns whether a value can be drawn."""
+    """Returns True if a value is finite and small enough to be drawn."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def figure_of(chart: Chart | Bars, *, has_words: bool = True) -> Figure:
-    """Returns a chart as a figure; `has_words` if its title, the names of its axes and its legend stand in it."""
+    """Draws a chart as a matplotlib figure.
+
+    Args:
+        chart: The chart.
+        has_words: True if the figure has title, axis names and legend.
+    """
     from matplotlib import style
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -264,16 +278,16 @@ def figure_of(chart: Chart | Bars, *, has_words: bool = True) -> Figure:
 
 
 def inline(chart: Chart | Bars) -> str:
-    """Returns the inside of a chart's SVG, with the page's variables for the colours of its palette."""
+    """Draws a chart as the content of an `<svg>` element, with the page's CSS variables as colours."""
     from matplotlib import style
 
-    # Drawn.
+    # Draw the chart as an SVG document.
     svg = io.StringIO()
     with style.context(["default", STYLE]):
         figure_of(chart, has_words=False).savefig(svg, format="svg", transparent=True)
     drawn = svg.getvalue()
 
-    # Without what surrounds it, and with variables instead of colours.
+    # Remove the document around the content, metadata and comments. Replace colours by CSS variables.
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
     inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page
@@ -283,10 +297,10 @@ def inline(chart: Chart | Bars) -> str:
 
 
 def save_picture(path: Path | str, figure: Figure) -> Path:
-    """Saves the figure and returns the path. The same figure gives the same bytes: no date, no random ids in SVG.
+    """Saves a figure, and returns its path. Files are reproducible: SVG has no date and no random ids.
 
     Raises:
-        PlimsollError: There is no file to be written there, as `require_place` says, or the disk is full.
+        PlimsollError: The path cannot be written to (`require_place`), or the disk is full.
     """
     from matplotlib import style
 
@@ -301,10 +315,14 @@ def save_picture(path: Path | str, figure: Figure) -> Path:
 
 
 def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
-    """Returns the path if a file of these formats can be written there. Called before anything that takes time.
+    """Checks that a file can be written at a path, and returns the path. Call it before work that takes time.
+
+    Args:
+        path: Path of the file.
+        formats: Allowed suffixes.
 
     Raises:
-        PlimsollError: The format is another, or the place is not writable.
+        PlimsollError: The suffix is not among `formats`, or the path is not writable.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in formats:
@@ -318,7 +336,7 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
 
 
 def waterfall(planned: Planned) -> Bars:
-    """Returns the bytes of a plan as bars, each beginning where the one above ends, up to the budget."""
+    """Returns a waterfall chart of a plan's predicted bytes: each component's bar begins where the bar above ends."""
     ledger = planned.ledger
     peak, budget = ledger.predicted_peak_bytes, ledger.budget_bytes
     unit, unit_name = byte_axis(max(peak, budget))
@@ -343,7 +361,7 @@ def waterfall(planned: Planned) -> Bars:
 
 
 def frontier_chart(planned: Planned) -> Chart:
-    """Returns bytes against time: the plans that nothing beats, the chosen one, and the budget."""
+    """Returns a chart of bytes against step time: plans on the Pareto frontier, the chosen plan, and the budget."""
     budget = planned.ledger.budget_bytes
     points = sorted(planned.frontier, key=lambda point: point.step_seconds)
     unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
@@ -372,5 +390,9 @@ def frontier_chart(planned: Planned) -> Chart:
 
 
 def byte_axis(largest: float) -> tuple[int, str]:
-    """Returns the bytes of an axis' unit, and its name."""
+    """Returns the unit of a byte axis, as its number of bytes and its name.
+
+    Args:
+        largest: Largest value on the axis, in bytes.
+    """
     return (GIB, "GiB") if largest >= 3 * GIB else (MIB, "MiB")

@@ -1,4 +1,4 @@
-"""Progress of a run while it trains: a bar on a terminal, lines elsewhere, nothing with `quiet`.
+"""Progress output of training: a bar on a terminal, lines in other outputs, nothing with `quiet`.
 
     shown = Progress(recipe.steps, start_step=200)
     shown.update(220, {"loss": 3.2, "tokens_per_second": 38_095, "resident_bytes": 1_288_490_189, "elapsed_seconds": 9})
@@ -6,10 +6,10 @@
     shown.close()
 
 `tqdm` draws the bar, at most four times a second and without a thread. It is imported only for a bar. Progress goes to
-standard error, so that `--json` has standard output to itself.
+standard error, so that standard output has only the result of `--json`.
 
-If the terminal goes away (a closed window, a broken pipe), progress is no longer shown, and training continues:
-`log.txt` and `metrics.jsonl` hold everything.
+If the terminal is closed or the pipe breaks, training continues without progress output. `log.txt` and `metrics.jsonl`
+have all messages and metrics.
 """
 
 import os
@@ -23,18 +23,19 @@ from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
 REFRESH_SECONDS = 0.25
+"""Seconds between two drawings of the bar."""
 OWN_SHOWN = 3
-"""Metrics of the task's own that a line shows."""
+"""Number of task-specific metrics in a line of progress."""
 
 
 class Progress:
-    """Progress as a bar, or as a line per update. The caller decides how often that is (`--log-every`).
+    """Progress output as a bar, or as a line per update. The caller decides how often to update (`--log-every`).
 
     Args:
         total_steps: Steps of the whole run.
-        start_step: Steps that earlier processes took.
-        quiet: Whether to show important messages only.
-        stream: Where it is written; by default standard error.
+        start_step: Steps of earlier sessions.
+        quiet: True to print important messages only.
+        stream: Output stream; standard error if left out.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Progress:
     ) -> None:
         self.total_steps = total_steps
         self.quiet = quiet
-        self.stream = stream or sys.stderr  # None if Python was started with standard error closed: nobody is looking
+        self.stream = stream or sys.stderr  # None if Python was started with standard error closed
         self._first: tuple[int, float] | None = None
         self._bar: Any = None
         is_terminal = self.stream is not None and self.stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -62,19 +63,19 @@ class Progress:
                 dynamic_ncols=True,
                 mininterval=REFRESH_SECONDS,
                 miniters=1,
-                delay=1e-9,  # nothing is written before the first update
+                delay=1e-9,  # the bar appears with the first update
             )
 
     def update(self, step: int, row: Mapping[str, Any], *, own: Mapping[str, float] | None = None) -> None:
-        """Shows that `step` steps are done, with the time that the run has taken, in all its processes, and is to take.
+        """Shows the number of completed steps, the elapsed time of the run, and an estimate of the time left.
 
-        The time left is counted from the first update on, because the first steps also load and warm up. Evaluations
-        and saves between updates are included, and so are part of it. Steps of an earlier process are not counted.
+        The estimate uses the speed since this session's first update, because the first steps also load and warm up.
+        Evaluations and saves between updates are included.
 
         Args:
-            step: Steps since the start of the run.
-            row: Metrics of that step, as in `metrics.jsonl`.
-            own: Those of them that are the task's own. A line has the first three, a bar has no room for them.
+            step: Completed steps since the start of the run.
+            row: Metrics of the step, as in `metrics.jsonl`.
+            own: Metrics that only this task has. A line shows the first three, a bar none.
         """
         if self.quiet:
             return
@@ -86,12 +87,13 @@ class Progress:
             self._try(self._print, f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}")
             return
 
-        # Short enough for a window of 80 columns.
+        # The text of the bar, short enough for 80 columns.
         text = "  ".join([f"{elapsed} + {left} left", loss, *facts]).replace("resident ", "")
         self._bar.set_description_str(text, refresh=False)
         self._try(self._bar.update, step - self._bar.n)
 
     def _left(self, step: int, elapsed: float) -> str:
+        """Returns the estimated time left as text; `UNKNOWN` at the first update."""
         if self._first is None or step < self._first[0]:
             self._first = (step, elapsed)
         first_step, first_elapsed = self._first
@@ -100,7 +102,7 @@ class Progress:
         return format_seconds((elapsed - first_elapsed) / (step - first_step) * (self.total_steps - step))
 
     def message(self, text: str, *, important: bool = False) -> None:
-        """Prints a line, above the bar if there is one; with `quiet` only if it is `important`."""
+        """Prints a message, above the bar if there is one. With `quiet` only important messages are printed."""
         if important or not self.quiet:
             self._try(self._print if self._bar is None else self._bar.write, text, file=self.stream)
 
@@ -108,7 +110,7 @@ class Progress:
         print(text, file=self.stream, flush=True)
 
     def _try(self, show: Callable[..., object], *arguments: object, **options: object) -> None:
-        """Calls `show` until the stream refuses once."""
+        """Calls an output function, and switches all output off after the first error of the stream."""
         if self.stream is None:
             return
         try:
@@ -125,7 +127,7 @@ class Progress:
 
 
 def _facts(row: Mapping[str, Any]) -> list[str]:
-    """Returns loss, rate and bytes of a row of metrics, in words."""
+    """Returns texts with the loss, the rate and the memory in a row of metrics."""
     loss = row.get("loss")
     facts = ["loss nan" if loss is None else f"loss {loss:.4f}"]
     for unit in ("tokens", "examples"):

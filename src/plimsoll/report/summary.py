@@ -1,7 +1,7 @@
 """Summaries that are printed at the end of an epoch, of a run and of an evaluation.
 
-Times are in minutes, with seconds or hours in brackets, as users of the guides expect. Losses have six
-decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
+Times are in minutes, with seconds or hours in brackets, as in the published guides. Losses have six decimals, so that
+two runs can be compared by eye. A number that was not measured is reported as missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,49 +15,53 @@ RULE = "=" * 80
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Losses and times of an epoch, or of all epochs since the summary before."""
+    """Losses and times of one epoch, or of all epochs since the previous summary."""
 
     number: int
     """Number of the epoch, counted from 1."""
     epochs: float
-    """Epochs of the run."""
+    """Number of epochs in the run, which may be fractional."""
     train_loss: float
+    """Mean training loss since the previous summary."""
     validation_loss: float | None
     """Loss on the held-out set; None if the recipe has no validation."""
     epoch_seconds: float
-    """Mean time of an epoch."""
+    """Mean seconds of an epoch since the previous summary."""
     elapsed_seconds: float
-    """Time since the start of the run, summed over all its processes."""
+    """Training seconds of all sessions of the run so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Losses and times of a run that has ended. Its bytes stand in the ledger."""
+    """Losses and times of a run at the end of a session. Memory is in the ledger instead."""
 
     steps: int
+    """Steps of the run so far."""
     train_loss: float
+    """Last training loss."""
     validation_loss: float | None
     """Last loss on the held-out set."""
     best_validation_loss: float | None
     best_step: int | None
+    """Step of the best evaluation."""
     total_seconds: float
-    """Training time, summed over all processes of the run."""
+    """Training seconds of all sessions of the run."""
     epochs: int
-    """Complete epochs, of all processes of the run; 0 if the size of an epoch is unknown."""
+    """Complete epochs of all sessions of the run; 0 if the length of an epoch is unknown."""
     epochs_begun: float
-    """Steps over those of an epoch: with what there is of the one that is not complete."""
+    """Epochs of all sessions of the run, with the fraction of the unfinished epoch."""
     waited_share: float = 0.0
-    """Share of the last process's time in which training waited for data."""
+    """Fraction of the last session's time in which training waited for data."""
     rows_left_out: int = 0
     """Rows skipped because they were not finite, if the source counts them; each counts once per epoch."""
     finished: bool = True
-    """False if the run stopped early, by request or on an error."""
+    """False if steps of the run are left."""
     ended_early: str = ""
-    """Sentence (`early_end`) about the evaluations without a better one that ended the run; empty if they did not."""
+    """Sentence (`early_end`) about a run that --patience has ended; otherwise empty."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
-    """Returns the losses and times of an epoch as text."""
+    """Formats the losses and times of an epoch."""
     rows = [
         ("Train Loss:", f"{epoch.train_loss:.6f}"),
         ("Val Loss:", _loss(epoch.validation_loss)),
@@ -68,7 +72,7 @@ def epoch_summary(epoch: Epoch) -> str:
 
 
 def final_summary(outcome: Outcome) -> str:
-    """Returns losses and times of a run as text."""
+    """Formats the losses and times of a run."""
     best, total, epochs = _loss(outcome.best_validation_loss), outcome.total_seconds, outcome.epochs
     if outcome.best_step is not None:
         best += f" at step {outcome.best_step:,}"
@@ -89,13 +93,13 @@ def final_summary(outcome: Outcome) -> str:
 
 
 def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
-    """Returns a sentence about a run that evaluations without a better one have ended.
+    """Returns a sentence about a run that --patience has ended.
 
     Args:
-        step: Its last step.
-        steps: Length it would have had.
-        patience: Number of those evaluations.
-        best_by: Metric by which an evaluation is the best: the lowest "loss", or the highest value of any other.
+        step: Last step of the run.
+        steps: Planned number of steps.
+        patience: Number of evaluations without improvement.
+        best_by: Metric that selects the best evaluation: the lowest "loss", or the highest value of another metric.
     """
     better = "lower validation loss" if best_by == "loss" else f"higher validation {best_by}"
     count = "an evaluation" if patience == 1 else f"{patience} evaluations in a row"
@@ -103,13 +107,13 @@ def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
 
 
 def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functions: bool = False) -> str:
-    """Returns where a run is and the commands to type next, a line each.
+    """Returns text with the path of a run, and the commands to type next, one per line.
 
     Args:
-        run: Path of its folder, as a shell takes it.
-        outcome: How it ended: where steps are left, the command that trained it comes first.
-        uses: Commands of its recipe with {run} for the path, like "plimsoll sample {run}".
-        of_functions: Whether it was trained by functions of a Python program, which no command has.
+        run: Path of the run folder, quoted for a shell.
+        outcome: End of the run. If steps are left, the first line is how to continue.
+        uses: Commands of the run's recipe with {run} for the path, like "plimsoll sample {run}".
+        of_functions: True if functions of a Python program define the recipe, so that no command can train it.
     """
     commands = ["plimsoll evaluate {run}", *uses, "plimsoll report {run}"]
     if of_functions:
@@ -127,7 +131,11 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
 
 
 def evaluation_text(answer: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll evaluate` prints: a line for each metric, and for each part of one that is a mapping."""
+    """Returns the output of `plimsoll evaluate`: a line per metric, and a line per entry of a metric that is a mapping.
+
+    Args:
+        answer: Path of the run, step, and metrics.
+    """
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
     for name, value in answer.items():
         if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""A plan, a ledger and a list of runs as tables, which a terminal, a log, a pull request and a page show alike.
+"""Tables of a plan, of a ledger and of a list of runs, for terminals, logs and HTML pages.
 
-There are no colours and no line-drawing characters in them. Shares of the components are of the peak, and the
-share of the peak is of the budget; each says so.
+Tables have no colours and no line-drawing characters. A component's percentage is of the peak, and the peak's
+percentage is of the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,16 @@ from plimsoll.report.layout import (
 from plimsoll.units import GIB, format_bytes, format_count, format_seconds
 
 STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by the chip's rates"}
+"""Source of a predicted step time to its description."""
 SLOW_STEP = 600.0
-"""Seconds of a step above which a plan has a warning."""
+"""Seconds of a step above which the plan's table has a warning."""
 SLOW_ADVICE = "fewer examples, shorter ones or more devices make it shorter"
 UNUSED = 1 / 3
-"""Share of the budget from which on it is said what would use it."""
+"""Unused fraction of the budget from which the plan's table recommends a larger model or batch."""
 
 
 def plan_table(planned: Planned) -> str:
-    """Returns the text of `plimsoll plan`: levers, bytes, time, the reason for the choice and the alternatives."""
+    """Returns the output of `plimsoll plan`: levers, bytes, time, the reason for the choice, and alternatives."""
     peak, budget = planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
     where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
     lines = [
@@ -55,16 +56,16 @@ def plan_table(planned: Planned) -> str:
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
-    """Returns the value that `--largest` has found; nothing of another plan."""
+    """Returns a row with the value that `--largest` found; no rows for a plan without `--largest`."""
     return [] if largest is None else [(f"largest {largest.option}", largest.reason)]
 
 
 def tried_tables(planned: Planned) -> list[Table]:
-    """Returns the values that `--largest` has tried, each with its bytes and its speed; nothing of another plan."""
+    """Returns a table of the values that `--largest` tried, with bytes and speed; none without `--largest`."""
     largest = planned.largest_found
     if largest is None:
         return []
-    tried = {each.value: each for each in largest.tried}  # the last plan of a value had all levers free
+    tried = {each.value: each for each in largest.tried}  # of several plans for a value, the last had all levers free
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
         largest.option: ("r", lambda each: f"{each.value:,}"),
@@ -78,7 +79,7 @@ def tried_tables(planned: Planned) -> list[Table]:
 
 
 def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns what was chosen: a name and words for each row."""
+    """Returns rows (name, text) with the plan's parameters, levers, devices and pinned options."""
     plan = planned.plan
     copies = f", {plan.fsdp} share a copy of the state" if plan.fsdp > 1 else ""
     return [
@@ -90,7 +91,7 @@ def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns how far predictions may be off, the disk and the time of a step."""
+    """Returns rows (name, text) with the basis of the prediction, disk space, margins, and step time."""
     rows: list[tuple[str, str]] = []
     if band := planned.estimate_band:
         between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
@@ -125,20 +126,20 @@ def _step_words(planned: Planned) -> str:
 
 
 def units_per_second(planned: Planned) -> float | None:
-    """Returns the tokens of a step, or where it has none its examples, over its time."""
+    """Returns tokens per second at the predicted step time, or examples per second if the recipe has no tokens."""
     if not planned.step_seconds:
         return None
     return (planned.tokens_per_step or planned.examples_per_step) / planned.step_seconds
 
 
 def rate_words(planned: Planned) -> str:
-    """Returns like `32,768 tokens/s`."""
+    """Formats the predicted rate of a plan, like `32,768 tokens/s`."""
     unit = "tokens" if planned.tokens_per_step else "examples"
     return known(units_per_second(planned), lambda rate: format_rate(rate, unit))
 
 
 def unused_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns what would use the budget, where a third of it or more stays unused."""
+    """Returns a row that recommends `--largest`, if the plan leaves a third of the budget or more unused."""
     ledger = planned.ledger
     unused = ledger.budget_bytes - ledger.needed_bytes
     if unused < UNUSED * ledger.budget_bytes or not planned.could_grow or planned.largest_found is not None:
@@ -149,12 +150,12 @@ def unused_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def reason_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns why the plan was chosen, and what does not compile."""
+    """Returns rows (name, text) with the reason for the choice, and with the levers that do not compile."""
     return [("why", planned.reason), *(("does not compile", text) for text in planned.left_out)]
 
 
 def runner_ups(planned: Planned) -> Table:
-    """Returns the plans that also fit, with the reason why each was not chosen."""
+    """Returns a table of other plans that fit, each with the reason that it was not chosen."""
     cells: Cells = {
         "plan": ("l", lambda other: plan_words(other.plan)),
         "peak": ("r", lambda other: format_bytes(other.predicted_peak_bytes)),
@@ -165,25 +166,25 @@ def runner_ups(planned: Planned) -> Table:
 
 
 def flag_of(lever: str) -> str:
-    """Returns a lever's option, also of one that is not registered here."""
+    """Returns the command-line option of a lever. The lever need not be registered."""
     return f"--{lever.replace('_', '-')}"
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Returns each lever's name and value in words; of those that most plans leave off, only what is on."""
+    """Returns the name of each lever to its value in words. Levers that most plans leave off appear only when on."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
 
 
 def plan_words(plan: Plan) -> str:
-    """Returns a plan in one line: `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
+    """Describes a plan in one line, like `micro-batch 8 x 8, remat dots, loss chunk 1024, bfloat16`."""
     off = {name: lever.plain for name, lever in LEVERS.items() if name not in ("remat", "precision")}
     pulled = {name: value for name, value in plan.levers.items() if name not in off or value != off[name]}
     return f"micro-batch {plan.micro_batch} x {plan.accumulation}, {in_words(pulled)}"
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns the components at the peak, the peak of each phase, and the host's components where it has its own."""
+    """Returns tables of the components at the peak, of each phase's peak, and of host memory beside an accelerator."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:
@@ -210,7 +211,7 @@ def _components(title: str, predicted: Mapping[str, int]) -> Table:
 
 
 def buffers_table(planned: Planned) -> Table:
-    """Returns what `plimsoll plan --buffers` adds: the step's largest temporaries and their lines of source."""
+    """Returns the table of `plimsoll plan --buffers`: the step's largest temporary arrays and their source lines."""
     cells: Cells = {
         "bytes": ("r", lambda buffer: format_bytes(buffer.bytes)),
         "shape": ("l", lambda buffer: buffer.shape),
@@ -224,7 +225,7 @@ def buffers_table(planned: Planned) -> Table:
 
 
 def frontier_table(planned: Planned) -> Table:
-    """Returns what `plimsoll plan --frontier` adds: bytes against time, every plan that nothing beats."""
+    """Returns the table of `plimsoll plan --frontier`: budget and step time of the plans on the Pareto frontier."""
     cells: Cells = {
         "budget": ("r", lambda point: format_bytes(point.needed_bytes)),
         "step": ("r", lambda point: format_seconds(point.step_seconds)),
@@ -237,9 +238,9 @@ def frontier_table(planned: Planned) -> Table:
 
 
 def ledger_table(ledger: RunLedger) -> str:
-    """Returns the ledger of a run as a table: predicted, measured, and measured minus predicted.
+    """Formats the ledger of a run: predicted bytes, measured bytes, and their difference.
 
-    The first line says whether the measured peak stayed within the budget, which is the reader's question.
+    The first line reports if the measured peak stayed within the budget.
     """
     verdict = peak_words(ledger.measured_bytes, ledger.budget_bytes)
     expected = format_bytes(ledger.predicted_bytes)
@@ -254,7 +255,7 @@ def ledger_table(ledger: RunLedger) -> str:
 
 
 def peak_words(peak: float | None, budget: int) -> str:
-    """Returns whether a measured peak stayed within the budget."""
+    """Returns a sentence that compares a measured peak with the budget."""
     if peak is None:
         return f"peak not measured yet; budget {format_bytes(budget)}"
     used = f"measured peak {format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
@@ -262,8 +263,8 @@ def peak_words(peak: float | None, budget: int) -> str:
 
 
 def ledger_tables(ledger: RunLedger) -> list[Table]:
-    """Returns the components of a ledger and its phases, predicted beside measured."""
-    # Rows of a name, the predicted and the measured bytes.
+    """Returns two tables of predicted and measured bytes: by component and by phase."""
+    # Rows of name, predicted bytes and measured bytes.
     parts = [(name, component.predicted, component.measured) for name, component in ledger.largest_first()]
     parts.append(("peak", ledger.predicted_bytes, ledger.measured_bytes))
     before = ledger.predicted.phases
@@ -281,7 +282,7 @@ def ledger_tables(ledger: RunLedger) -> list[Table]:
 
 
 def ledger_notes(ledger: RunLedger) -> list[tuple[str, str]]:
-    """Returns where a session went on, its overruns of the budget and its notes."""
+    """Returns rows (name, text) with the resumed step, the overruns of the budget, and notes."""
     rows: list[tuple[str, str]] = []
     if ledger.resumed_from_step is not None:
         rows.append(("resumed from", f"step {ledger.resumed_from_step:,}"))
@@ -291,11 +292,11 @@ def ledger_notes(ledger: RunLedger) -> list[tuple[str, str]]:
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what `plimsoll runs` prints: a line per run.
+    """Returns the output of `plimsoll runs`: a line per run.
 
     Args:
         rows: Mappings with `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`,
-            `budget_bytes` and `state`; a missing value or None prints as unknown. Runs of puzzles have
+            `budget_bytes` and `state`. A missing value or None is printed as unknown. Runs of puzzles also have
             `exact_accuracy` at the best validation loss, which adds a column.
     """
     if not rows:

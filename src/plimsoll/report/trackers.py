@@ -1,15 +1,15 @@
-"""Destinations for metrics besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
+"""Trackers that receive the metrics in addition to `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
 
     tracker = open_tracker("wandb", Tracked(folder=folder, name="lc-1", config=recipe_values))
     tracker.log(20, {"loss": 3.2})
     tracker.close()
 
-Each package is imported only by its own tracker, because its memory counts against the budget. Measured resident
-memory on top of NumPy: tensorboardX 2.6.5 takes 6 MiB (with protobuf, without torch and TensorFlow),
-wandb 0.31.0 takes 40 MiB, and starts another process.
+Each tracker imports only its own package, because imports count against the memory budget. Measured resident memory
+beyond NumPy: tensorboardX 2.6.5 takes 6 MiB (with protobuf, without torch and TensorFlow). wandb 0.31.0 takes 40 MiB,
+and starts another process.
 
-A resumed run keeps its identity: a service's id is saved in the run folder. TensorBoard gets the next step's
-number, so that it hides what a killed process wrote after the checkpoint.
+A resumed run stays the same run in a service, because the service's id is saved in the run folder. TensorBoard is told
+the next step, so that it hides the values that a killed process wrote after the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from typing import Any
 from plimsoll.errors import PlimsollError
 
 PROJECT = "plimsoll"
+"""Name of the project or experiment in a service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """Run that a tracker is started for."""
+    """A run, as its trackers need it."""
 
     folder: Path
-    """The run's folder, which holds event files and ids."""
+    """Folder of the run, for event files and the ids of services."""
     name: str
     """Name of the run in the service."""
     config: Mapping[str, Any]
-    """The recipe's values, which must be serialisable as JSON."""
+    """Recipe and plan, serializable as JSON."""
     start_step: int = 0
-    """Steps taken before; 0 for a new run."""
+    """Steps of earlier sessions; 0 for a new run."""
 
     def read_id(self, service: str) -> str | None:
         """Returns the id of the run in a service; None for a new run."""
@@ -50,39 +51,46 @@ class Tracked:
         return file.read_text().strip() if file.exists() else None
 
     def write_id(self, service: str, run_id: str) -> None:
+        """Saves the id of the run in a service."""
         (self.folder / f"{service}-id.txt").write_text(run_id + "\n")
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """Destination of a run's metrics, by functions of its package."""
+    """Service that receives a run's metrics, through functions of the service's package."""
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
-    """Sends the values of a step."""
+    """Function that sends the metrics of a step."""
     close: Callable[[], object]
-    """Ends the run in the service."""
+    """Function that ends the run in the service."""
 
 
 def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
-    """Starts or resumes the tracker of a run. `name` is a key of `TRACKERS`."""
+    """Starts or resumes a tracker for a run.
+
+    Args:
+        name: Key of `TRACKERS`.
+        run: The run.
+    """
     return TRACKERS[name](run)
 
 
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
-"""Names of the same values in the published guide of `longcontext`, written in addition to ours."""
+"""Metric to its name in the published guide of `longcontext`. TensorBoard gets the metric under both names."""
 ALLOCATED = "Memory/allocated_gb"
-"""Name in that guide of the memory in use, in units of 10^9 bytes: the device's if there is one, else resident."""
+"""TensorBoard's name, from the guide of `longcontext`, for the memory in use in units of 10^9 bytes. It is the device's
+memory on an accelerator, else the resident set."""
 FLUSH_SECONDS = 10
-"""Time between flushes: most that a kill loses of the events. metrics.jsonl loses nothing."""
+"""Seconds between flushes of TensorBoard's events. A kill loses at most these events, but none of metrics.jsonl."""
 
 
 class TensorBoard:
-    """Event files in the run folder, for `tensorboard --logdir runs/`.
+    """TensorBoard event files in the run folder, for `tensorboard --logdir runs/`.
 
-    They are written in the training loop's own thread. `SummaryWriter` of tensorboardX has a thread and a queue of ten:
-    on a full disk, or if the clock is set back by weeks, that thread dies, and the eleventh value blocks for ever
-    (notes, "Torture"). Here such an error is raised from `log`, and nothing blocks.
+    Events are written in the training loop's own thread. tensorboardX's `SummaryWriter` has a thread and a queue of ten
+    events. On a full disk, or if the clock is set back by weeks, that thread dies, and the eleventh event blocks
+    forever (notes, "Torture"). Here `log` raises the error instead.
     """
 
     name = "tensorboard"
@@ -91,12 +99,12 @@ class TensorBoard:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import text
 
-        # Importing the protocol buffers creates their classes at run time.
+        # Protocol buffer classes are created at run time, so a type checker does not know them.
         self._messages: Any = importlib.import_module("tensorboardX.proto.event_pb2")
-        # The time in the name has a resolution of seconds; a restart may be faster, so it has the process's number too.
+        # The file's name has the time in seconds. A restart within a second needs the process id to differ.
         self._writer = EventsWriter(str(run.folder / "events"), f".{os.getpid()}")
         self._flushed = time.monotonic()
-        if run.start_step:  # hides what a killed process wrote after the checkpoint
+        if run.start_step:  # hides the events that a killed process wrote after the checkpoint
             log = self._messages.SessionLog
             self._write(run.start_step + 1, session_log=log(status=log.START))
         else:
@@ -104,7 +112,7 @@ class TensorBoard:
             self._write(0, summary=text("recipe", f"```json\n{recipe}\n```"))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the values of a step. Raises OSError if the file cannot be written."""
+        """Writes the metrics of a step. Raises OSError if the file cannot be written."""
         from tensorboardX.summary import scalar
 
         named = {GUIDE_SCALARS[name]: value for name, value in values.items() if name in GUIDE_SCALARS}
@@ -112,7 +120,7 @@ class TensorBoard:
         if allocated is not None:
             named[ALLOCATED] = allocated / 1e9
         row = self._messages.Event().summary
-        for name, value in {**values, **named}.items():  # of one event: its checksums are computed in Python
+        for name, value in {**values, **named}.items():  # all in one event, whose checksums are slow Python code
             row.value.extend(scalar(name, value).value)
         self._write(step, summary=row)
 
@@ -123,13 +131,13 @@ class TensorBoard:
             self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Closes the file. Errors are ignored: `log` has raised them."""
+        """Closes the file. Ignores errors of the file system, which `log` has raised before."""
         with contextlib.suppress(OSError):
             self._writer.close()
 
 
 def _wandb(run: Tracked) -> Tracker:
-    """Returns a tracker for wandb, with its variables: WANDB_MODE (`offline`, `disabled`), WANDB_PROJECT and others."""
+    """Starts a wandb tracker. wandb's own environment variables apply, like WANDB_MODE and WANDB_PROJECT."""
     wandb = importlib.import_module("wandb")
     run_id = run.read_id("wandb") or uuid.uuid4().hex[:12]
     run.write_id("wandb", run_id)
@@ -141,8 +149,8 @@ def _wandb(run: Tracked) -> Tracker:
             dir=str(run.folder),
             config=dict(run.config),
             id=run_id,
-            resume="allow" if online else None,  # offline there is no server to ask
-            settings=wandb.Settings(console="off", silent=True),  # our output is ours, and in log.txt
+            resume="allow" if online else None,  # resuming needs the server
+            settings=wandb.Settings(console="off", silent=True),  # messages are in log.txt already
         )
     except wandb.Error as error:
         raise PlimsollError(
@@ -153,8 +161,8 @@ def _wandb(run: Tracked) -> Tracker:
 
 
 def _trackio(run: Tracked) -> Tracker:
-    """Returns a tracker for trackio, local unless its own TRACKIO_DIR and TRACKIO_SPACE_ID say otherwise."""
-    # The run itself, not trackio.log: that looks the run up per thread.
+    """Starts a trackio tracker. It is local unless trackio's variables TRACKIO_DIR and TRACKIO_SPACE_ID are set."""
+    # Log through the run object: `trackio.log` looks the run up by thread.
     started = importlib.import_module("trackio").init(
         project=PROJECT, name=run.name, config=dict(run.config), resume="allow"
     )
@@ -162,7 +170,7 @@ def _trackio(run: Tracked) -> Tracker:
 
 
 def _mlflow(run: Tracked) -> Tracker:
-    """Returns a tracker for MLflow, with its own variables: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME."""
+    """Starts an MLflow tracker. MLflow's variables MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME apply."""
     mlflow = importlib.import_module("mlflow")
     mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
     run_id = run.read_id("mlflow") if run.start_step else None
@@ -170,7 +178,7 @@ def _mlflow(run: Tracked) -> Tracker:
         mlflow.start_run(run_id=run_id)
     else:
         run.write_id("mlflow", mlflow.start_run(run_name=run.name).info.run_id)
-        mlflow.log_params(dict(run.config))  # once: MLflow refuses a second value for a parameter
+        mlflow.log_params(dict(run.config))  # only for a new run: MLflow refuses a second value for a parameter
     return Tracker("mlflow", lambda step, values: mlflow.log_metrics(dict(values), step=step), mlflow.end_run)
 
 
@@ -185,12 +193,13 @@ TRACKERS: dict[str, Callable[[Tracked], Tracker | TensorBoard]] = {
     "mlflow": _mlflow,
     "none": _none,
 }
+"""Name of a tracker to the function that starts it."""
 PACKAGES = ("wandb", "trackio", "mlflow")
-"""Trackers that need a package of the same name."""
+"""Trackers that need an optional package of the same name."""
 
 
 def require_tracker(name: str) -> None:
-    """Raises PlimsollError if the tracker is unknown or not installed. Called before anything is planned."""
+    """Raises PlimsollError if a tracker is unknown or not installed. Call it before planning."""
     if name not in TRACKERS:
         raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
     if name in PACKAGES and importlib.util.find_spec(name) is None:

@@ -1,1 +1,1 @@
-"""The page of `plimsoll report`: one HTML file that needs nothing else, for a run or a plan."""
+"""The page of `plimsoll report`: a self-contained HTML file about a run or a plan."""

@@ -1,4 +1,4 @@
-"""Sections of a page that come from a plan, and the page of a plan that was never run."""
+"""Sections of a report page about a plan, and the page of a plan that was never run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll.units import format_count, format_seconds
 
 
 def plan_page(planned: Planned) -> Page:
-    """Returns the page of a plan."""
+    """Returns the report page of a plan that was never run."""
     used = format_used(planned.peak_bytes, planned.ledger.budget_bytes)
     return Page(
         title=f"{planned.recipe} on {planned.plan.chip}",
@@ -38,12 +38,12 @@ def plan_page(planned: Planned) -> Page:
 
 
 def bytes_section(planned: Planned) -> Section:
-    """Returns the predicted bytes of a plan: by component up to the budget, and of each phase."""
+    """Returns the section about a plan's predicted bytes, by component and by phase."""
     return Section(title="The line", charts=[waterfall(planned)], tables=memory_tables(planned))
 
 
 def plan_section(planned: Planned) -> Section:
-    """Returns what was chosen and why, what was not, and what other budgets would buy."""
+    """Returns the section about a plan: its levers, the reason for the choice, alternatives, and other budgets."""
     rows = [*chosen_rows(planned), *expected_rows(planned)]
     return Section(
         title="The plan",

@@ -1,6 +1,6 @@
-"""Data of a run that its page is made from: its files, and examples of what its model makes.
+"""Data of a run for its report page, from the run's files, and examples of its model's output.
 
-Only a few fields are required: a run may have been killed, may still train, or may never have logged a step.
+Only a few fields are required, because a run may have been killed, may still train, or may have logged no step.
 """
 
 from __future__ import annotations
@@ -20,26 +20,34 @@ Facts = Mapping[str, Any]
 
 @dataclass
 class Column:
-    """Values of a metric, in the rows that have it."""
+    """Logged values of one metric."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
+    """Step of each value."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
-    """Seconds since the start of the whole run."""
+    """Training seconds since the start of the run, at each value."""
     values: array[float] = field(default_factory=lambda: array("d"))
 
     @property
     def finite(self) -> list[float]:
-        """Values without NaN and infinities."""
+        """Finite values of the metric."""
         return [value for value in self.values if math.isfinite(value)]
 
     def line(self, name: str, *, second: float = 0, unit: float = 1, is_marked: bool = False) -> Line:
-        """Returns the values as a curve over optimizer steps, or over time where `second` is its unit in seconds."""
+        """Returns the values as a curve.
+
+        Args:
+            name: Name of the curve.
+            second: Unit of the horizontal axis in seconds; 0 for optimizer steps.
+            unit: Number that the values are divided by.
+            is_marked: True if every point has a dot.
+        """
         xs = [at / second for at in self.seconds] if second else self.steps
         return Line(name=name, xs=xs, ys=[value / unit for value in self.values], is_marked=is_marked)
 
 
 def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
-    """Returns the rows as a column per metric, with 24 bytes a value. Values that are not numbers are left out."""
+    """Converts rows of metrics to columns, which take 24 bytes per value. Leaves out values that are not numbers."""
     columns: dict[str, Column] = {}
     for row in rows:
         for name, value in row.items():
@@ -54,68 +62,69 @@ def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Data of a run."""
+    """Data of a run for its report page."""
 
     name: str
     path: str
     state: str
-    """One of `finished`, `training now`, `stopped at step 120`, `nothing saved`."""
+    """State of the run, like `finished`, `training now`, `stopped at step 120` or `nothing saved`."""
     recipe: Facts
     """Content of recipe.json."""
     planned: Planned | None = None
     ledger: RunLedger | None = None
-    """Bytes predicted and measured; None before there is a plan."""
+    """Predicted and measured bytes; None before the run has a plan."""
     steps: int | None = None
-    """Steps of the whole run, once its data are prepared."""
+    """Length of the run in steps; None before its data are prepared."""
     data: str = ""
-    """Description of its data."""
+    """Description of the run's data."""
     sessions: Sequence[Facts] = ()
-    """Time, versions and machine of each start."""
+    """Start time, versions and machine of each session."""
     columns: Mapping[str, Column] = field(default_factory=dict)
+    """Name of a metric to its logged values."""
     chosen: Facts = field(default_factory=dict)
-    """Options of the recipe that differ from the preset's."""
+    """Options of the recipe that differ from the preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Commands that continue, repeat or use the run, by what they do."""
+    """Purpose to command, for commands that continue, repeat or use the run."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
-    """Steps, and the learning rate of each."""
+    """Steps, and the learning rate at each of these steps."""
     exhibits: Sequence[Facts] = ()
-    """Examples of what the model makes, as `Uses.exhibits` gives them."""
+    """Examples of the model's output, from `Uses.exhibits`."""
     left_out: Sequence[str] = ()
-    """Sentences about what is missing on the page, and why."""
+    """Sentences about parts that the page lacks, with the reasons."""
 
     def column(self, name: str) -> Column:
-        """Returns the values of a metric; none if it was never logged."""
+        """Returns the logged values of a metric; an empty column if it was never logged."""
         return self.columns.get(name) or Column()
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe in its plan, else its kind."""
+        """Name of the recipe, from the plan; without a plan, the recipe's kind."""
         return self.planned.recipe if self.planned else self.recipe["kind"]
 
     @property
     def budget_bytes(self) -> int | None:
-        """Budget of one device, or of the process on a CPU."""
+        """Memory budget of one accelerator, or of the process on a CPU."""
         return self.ledger and self.ledger.budget_bytes
 
     @property
     def memory_kind(self) -> str:
-        """Memory that the budget is of: `device` where an allocator of an accelerator counts it, else `resident`."""
+        """Kind of memory that the budget limits: `device` on an accelerator, `resident` on a CPU."""
         return "device" if "device_bytes" in self.columns else "resident"
 
     @property
     def measured_peak_bytes(self) -> float | None:
-        """Peak of all processes of the run, from its ledger; before there is one, the highest that was logged."""
+        """Measured peak of all sessions, from the ledger; without a ledger, the highest logged peak."""
         measured = self.ledger and self.ledger.measured_bytes
         return measured or max(self.column(f"peak_{self.memory_kind}_bytes").finite, default=None)
 
     @property
     def last_step(self) -> int:
-        """Last step whose loss was logged."""
+        """Last step with a logged loss."""
         return int(max(self.column("loss").steps, default=0))
 
     @property
     def elapsed_seconds(self) -> float:
-        """Training time of the whole run so far."""
+        """Training seconds of all sessions of the run so far."""
         return max(self.column("elapsed_seconds").finite, default=0.0)
 
     @property
@@ -129,12 +138,12 @@ class Recorded:
 
     @property
     def median_rate(self) -> float | None:
-        """Median of the throughput; None before one was logged."""
+        """Median of the logged throughput, in tokens or examples per second; None without a logged value."""
         rates = self.column(f"{self.rate_unit}_per_second").finite
         return median(rates) if rates else None
 
     def best(self) -> tuple[int, float] | None:
-        """Returns step and value of the lowest validation loss."""
+        """Returns step and value of the lowest validation loss; None without an evaluation."""
         column = self.column("validation_loss")
         pairs = zip(column.values, column.steps, strict=True)
         lowest, step = min((pair for pair in pairs if math.isfinite(pair[0])), default=(0.0, 0.0))
@@ -142,7 +151,11 @@ class Recorded:
 
 
 def time_axis(seconds: float) -> tuple[float, str]:
-    """Returns the seconds of an axis' unit, and its name."""
+    """Returns the unit of a time axis, as its number of seconds and its name.
+
+    Args:
+        seconds: Largest value on the axis.
+    """
     for unit, name in ((3600.0, "hours"), (60.0, "minutes")):
         if seconds > 3 * unit:
             return unit, name

@@ -1,4 +1,4 @@
-"""Page of one run."""
+"""The report page of one run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 SLOW = 2
-"""Factor over the median from which a step is counted as slow."""
+"""Multiple of the median step time above which a row of metrics counts as slow."""
 CHARTS_OF_METRICS = 6
+"""Largest number of charts of task-specific metrics."""
 METRICS_OF_LOOP = {
     *("step", "loss", "validation_loss", "evaluations_since_best", "weight", "mfu"),
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }
-"""Columns of metrics that the training loop writes, which have charts of their own."""
+"""Metrics that the training loop logs for every task. The page shows them in charts or figures of their own."""
 
 NORM_OF = "gradient_norm/"
-"""Beginning of a metric with --log-norms layers: the norm of a layer, `gradient_norm/blocks/0`, or of another part."""
+"""Prefix of the metrics of --log-norms layers: norms of layers, like `gradient_norm/blocks/0`, and of other parts."""
 NORM_UNIT = "norm before clipping"
+"""Axis label of gradient norms."""
 
 
 def run_page(run: Recorded) -> Page:
-    """Returns the page of a run."""
+    """Returns the report page of a run."""
     peak, budget = run.measured_peak_bytes, run.budget_bytes
     verdict = peak_words(peak, budget) if budget else "memory not measured yet"
     if run.planned:
@@ -57,7 +59,7 @@ def run_page(run: Recorded) -> Page:
 
 
 def figures(run: Recorded) -> dict[str, str]:
-    """Returns the figures at the top of a page."""
+    """Returns the figures at the top of a run's page, by name."""
     loss, best = run.column("loss").values, run.best()
     return {
         "peak, measured": format_used(run.measured_peak_bytes, run.budget_bytes),
@@ -70,7 +72,7 @@ def figures(run: Recorded) -> dict[str, str]:
 
 
 def memory(run: Recorded) -> Section:
-    """Returns memory in use over time under the budget, and the bytes of each part."""
+    """Returns the section about memory: use over time, and predicted and measured bytes of each component."""
     over_time = memory_over_time(run)
     if run.ledger is None:
         return Section(title="The line", charts=[over_time])
@@ -84,7 +86,7 @@ def memory(run: Recorded) -> Section:
 
 
 def memory_over_time(run: Recorded) -> Chart:
-    """Returns the memory in use, and the highest so far, under the budget."""
+    """Returns a chart of the current and the peak memory over time, with the budget as a limit."""
     kind, budget = run.memory_kind, run.budget_bytes
     unit, unit_name = byte_axis(budget or 0)
     second, clock = time_axis(run.elapsed_seconds)
@@ -103,7 +105,7 @@ def memory_over_time(run: Recorded) -> Chart:
 
 
 def parts_of_peak(ledger: RunLedger) -> Bars:
-    """Returns a bar for each component, measured beside predicted."""
+    """Returns a chart with a bar of measured bytes for each component, and a mark at its predicted bytes."""
     unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
     for name, component in ledger.largest_first():
@@ -123,8 +125,8 @@ def parts_of_peak(ledger: RunLedger) -> Bars:
 
 
 def learning(run: Recorded) -> Section:
-    """Returns the curves of losses, learning rate and the recipe's metrics, and the last value of each."""
-    # What is missing.
+    """Returns the section about learning: curves of losses, learning rate and the task's metrics, and last values."""
+    # Sentences about missing or non-finite losses.
     loss, validation = run.column("loss"), run.column("validation_loss")
     sentences = [] if loss.values else ["No step was logged yet."]
     lost = len(loss.values) - len(loss.finite)
@@ -151,11 +153,11 @@ def learning(run: Recorded) -> Section:
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
 
-    # Norms by layer, and the recipe's other metrics.
+    # Gradient norms, and the task's own metrics.
     charts += gradient_norms(run)
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
     curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
-    curves -= {name for name in curves if re.search(r"\d", name) or name.startswith(NORM_OF)}  # may be dozens
+    curves -= {name for name in curves if re.search(r"\d", name) or name.startswith(NORM_OF)}  # there may be dozens
     charts += [metric(run, name) for name in sorted(curves)[:CHARTS_OF_METRICS]]
     last = [(name, f"{run.column(name).values[-1]:.5g}") for name in others]
     values = Table(title="Last values of all metrics", rows=last, align="lr")
@@ -163,8 +165,8 @@ def learning(run: Recorded) -> Section:
 
 
 def gradient_norms(run: Recorded) -> list[Chart]:
-    """Returns charts of the gradient's norms by layer, and of parts that are in none; none if they were not logged."""
-    # Layers by their group and number, and what is in none.
+    """Returns charts of gradient norms of layers and of other parts; no charts without logged norms."""
+    # Columns of layers, by group and number, and columns of other parts.
     groups: dict[str, dict[int, Column]] = {}
     others: dict[str, Column] = {}
     for name, column in run.columns.items():
@@ -177,7 +179,7 @@ def gradient_norms(run: Recorded) -> list[Chart]:
         else:
             others[part] = column
 
-    # Over layers, and over steps.
+    # Charts of layers over their number, and of other parts over steps.
     charts = [norms_by_layer(group, layers) for group, layers in groups.items()]
     if others:
         largest = sorted(others, key=lambda part: median(others[part].finite), reverse=True)[: len(SERIES)]
@@ -188,7 +190,7 @@ def gradient_norms(run: Recorded) -> list[Chart]:
 
 
 def norms_by_layer(group: str, layers: Mapping[int, Column]) -> Chart:
-    """Returns the median norm of each layer, in each third of the logged steps."""
+    """Returns a chart of the median gradient norm of each layer, with a curve for each third of the logged steps."""
     numbers = sorted(layers)
     lines = []
     for third, word in enumerate(("first", "second", "last")):
@@ -209,7 +211,7 @@ def norms_by_layer(group: str, layers: Mapping[int, Column]) -> Chart:
 
 
 def metric(run: Recorded, name: str) -> Chart:
-    """Returns the curves of a metric, in training and on the held-out set."""
+    """Returns a chart of a metric during training and on the held-out set."""
     words = name.replace("_", " ")
     training = run.column(name).line("training")
     validation = run.column(f"validation_{name}").line("validation", is_marked=True)
@@ -219,7 +221,7 @@ def metric(run: Recorded, name: str) -> Chart:
 
 
 def examples(run: Recorded) -> Section:
-    """Returns what the model makes: texts, puzzles, curves and tables, and sentences about what is left out."""
+    """Returns the section with examples of the model's output: texts, puzzles, curves and tables."""
     charts, tables, samples = [], [], []
     for shown in run.exhibits:
         if shown["kind"] == "curves":
@@ -234,6 +236,7 @@ def examples(run: Recorded) -> Section:
 
 
 def exhibited_curves(shown: Facts) -> Chart:
+    """Returns a chart of curves that the model has produced."""
     return Chart(
         title=shown["title"],
         caption=shown["caption"],
@@ -245,7 +248,7 @@ def exhibited_curves(shown: Facts) -> Chart:
 
 
 def speed(run: Recorded) -> Section:
-    """Returns the throughput and the pace of the steps."""
+    """Returns the section about speed: throughput and step times."""
     sentences = pace(run) if run.column("step_seconds").finite else ["No step was timed yet."]
     rate = f"{run.rate_unit}_per_second"
     chart = Chart(
@@ -259,14 +262,14 @@ def speed(run: Recorded) -> Section:
 
 
 def pace(run: Recorded) -> list[str]:
-    """Returns sentences about the time of a step, beside what was promised, and about what was not spent in steps."""
+    """Returns sentences about measured and predicted step times, waiting for data, and time outside of steps."""
     timed = run.column("step_seconds")
     usual = median(timed.finite)
     slow = sum(seconds > SLOW * usual for seconds in timed.finite)
     promised = known(run.planned.step_seconds if run.planned else None, format_seconds)
     waited = format_share(sum(run.column("data_seconds").finite), sum(timed.finite))
 
-    # Steps between two rows take the later row's mean.
+    # Total time in steps. A row has the mean step time since the previous row.
     lengths = [after - before for before, after in pairwise([0, *timed.steps])]
     pairs = zip(lengths, timed.values, strict=True)
     stepping = sum(steps * seconds for steps, seconds in pairs if math.isfinite(seconds))
@@ -280,7 +283,7 @@ def pace(run: Recorded) -> list[str]:
 
 
 def conditions(run: Recorded) -> Table:
-    """Returns the conditions that the run ran under."""
+    """Returns a table of the run's conditions: path, chip, seed, data, options, versions and machine."""
     session = run.sessions[-1] if run.sessions else {}
     named = {
         "run": run.path,

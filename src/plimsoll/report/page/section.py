@@ -1,6 +1,6 @@
-"""Sections of a page as data, and the templates that draw them.
+"""Pages and their sections as data, and rendering them to HTML by templates.
 
-A page is one file without scripts. Its Content-Security-Policy forbids the browser to fetch anything.
+A page is one file without scripts. Its Content-Security-Policy forbids the browser to load other resources.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from plimsoll.report.palette import DARK, LIGHT
 from plimsoll.report.picture import Bars, Chart, inline
 
 MOST_TEXT = 4000
-"""Characters of a text from outside, which cannot make a page arbitrarily large."""
+"""Largest number of characters of one text in a page. Longer texts are cut off, so that the page stays small."""
 NOT_ALLOWED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that no HTML document may hold."""
+"""Pattern of characters that HTML forbids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Part of a page, drawn in the order of its fields. What has no rows or no values is left out."""
+    """Section of a page, rendered in the order of its fields. Empty tables and charts are left out."""
 
     title: str = ""
     sentences: Sequence[str] = ()
     charts: Sequence[Chart | Bars] = ()
     samples: Sequence[Mapping[str, Any]] = ()
-    """Texts or grids that a model has made, as `Uses.exhibits` gives them."""
+    """Texts or grids that a model has produced, from `Uses.exhibits`."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
-    """Tables that a reader unfolds."""
+    """Tables that are folded until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Commands to copy, by what they do."""
+    """Purpose of a command to the command."""
 
     @property
     def is_empty(self) -> bool:
+        """True if the section has nothing to show."""
         parts = [chart.values for chart in self.charts]
         parts += [table.rows for table in (*self.tables, *self.folded)]
         return not any([self.sentences, self.samples, self.commands, *parts])
@@ -45,23 +46,28 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A whole document."""
+    """An HTML page: title, verdict, figures and sections."""
 
     title: str
     verdict: str
-    """What the reader wants to know first."""
+    """First sentence of the page, with the most important result."""
     sections: Sequence[Section]
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Figures at the top, by name."""
+    """Name to text, of the figures at the top of the page."""
     is_alarming: bool = False
-    """True if the verdict is that something is wrong."""
+    """True if the verdict reports a problem, like an exceeded budget."""
 
     def html(self, *, footer: str) -> str:
-        """Returns the document. `footer` is its last line: when and by which version it was made."""
+        """Renders the page as an HTML document.
+
+        Args:
+            footer: Last line of the page, with its date and the version of plimsoll.
+        """
         return _rendered("page.html.j2", page=self, footer=footer)
 
 
 def _rendered(template: str, **values: Any) -> str:
+    """Renders a template of this folder."""
     from jinja2 import Environment, FileSystemLoader
 
     environment = Environment(
@@ -76,7 +82,7 @@ def _rendered(template: str, **values: Any) -> str:
 
 
 def _allowed(value: Any) -> Any:
-    """Returns a text as it may stand in a page. What is HTML already stays as it is."""
+    """Replaces forbidden characters in a text, and cuts off a long text. HTML and other values stay unchanged."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     text = NOT_ALLOWED.sub("\N{REPLACEMENT CHARACTER}", value)
