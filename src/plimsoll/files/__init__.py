@@ -1,1 +1,1 @@
-"""Folders that are complete or absent, of a run and of prepared data, and their copies in a bucket."""
+"""Run folders, folders of prepared data, checksums, and copies of runs in a bucket."""

@@ -1,10 +1,11 @@
-"""A run in a bucket, and its folder in the cache, in which it is trained.
+"""A run in a bucket. It is trained in a local folder of the cache, which is uploaded to the bucket.
 
-    gs://bucket/run/owner.json                  which folder sends, and when it last did
-    gs://bucket/run/metrics.jsonl, plan.json    small files, sent whole when they have changed
-    gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is sent last
+    gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last sign
+    gs://bucket/run/metrics.jsonl, plan.json    small files, uploaded whole after each change
+    gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
-Whoever reads finds what a kill at that moment would have left on a disk: rows of steps after the newest checkpoint.
+At any moment the bucket has a run that can be continued, as after a kill: metrics may have rows of steps after the
+newest checkpoint.
 """
 
 from __future__ import annotations
@@ -36,29 +37,32 @@ from plimsoll.units import MIB, format_seconds
 
 Say = Callable[[str], None]
 State = list[int]
-"""Time of the last change of a file, in nanoseconds, and its size."""
+"""A file's time of modification in nanoseconds, and its size in bytes."""
 
 OWNER = "owner.json"
+"""Name of the file in the bucket with the run's `Owner`."""
 SIGN_SECONDS = 60
+"""Seconds after which an uploading folder renews its sign in the bucket."""
 FRESH_SECONDS = 300
-"""Time after its last sign at which a machine does not own a run any more."""
+"""Seconds after a folder's last sign from which another folder may take the run over."""
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
-"""Packages, by the names that pip installs, for the protocols whose stores replace an object as a whole."""
+"""Protocol to the package that pip installs for it. Stores of these protocols replace an object atomically."""
 PIECE = {"chunksize": 8 * MIB}
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
-"""Options that bound the memory of a driver while it sends a large file."""
+"""Package to options that bound its memory while it uploads a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
+"""Pattern of the path of a checkpoint in the run folder."""
 
 
 def is_address(run: str | Path | None) -> bool:
-    """Returns whether a run is named by an address like `s3://bucket/run`, not by a folder."""
+    """Returns True for an address like `s3://bucket/run`, False for the path of a folder."""
     return isinstance(run, str) and re.match(r"[a-z][a-z0-9+.-]*://", run) is not None
 
 
 def folder_of(address: str) -> Path:
-    """Returns the folder here of the run at an address. It has the last part of the address as its name."""
+    """Returns the local folder in the cache for the run at an address. Its name is the last part of the address."""
     address = address.rstrip("/")
     digest = hashlib.sha256(address.encode()).hexdigest()[:12]
     name = re.sub(r"[^\w.-]", "-", address.rpartition("/")[2]).lstrip(".")
@@ -66,7 +70,14 @@ def folder_of(address: str) -> Path:
 
 
 def fetched(run: str) -> str:
-    """Returns the folder of a run, for a command that reads it. If `run` is an address, it is fetched before."""
+    """Returns the folder of a run, for a command that only reads the run. The run at an address is downloaded first.
+
+    Args:
+        run: Path of a folder, or an address.
+
+    Raises:
+        RunError: There is no run at the address, or another process is downloading it.
+    """
     if not is_address(run):
         return run
     bucket = Bucket(run)
@@ -81,26 +92,27 @@ def fetched(run: str) -> str:
 
 
 class BucketError(RunError):
-    """An address cannot be reached, read or written to."""
+    """Error of a bucket that cannot be reached, read or written to."""
 
 
 class TakenError(StoppedError):
-    """Another machine trains the run now."""
+    """Error of a session whose run another machine has taken over."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who sends a run."""
+    """The local folder, and its machine, that uploads a run."""
 
     folder: str
     """Random name of the local folder."""
     host: str
+    """Name of the machine with the local folder."""
     at: float
-    """Time of the last sign; 0 after the end."""
+    """Time of the last sign in seconds since 1970; 0 if the folder has released the run."""
 
 
 class Store:
-    """Files below an address that fsspec knows. Each method is one operation, which may be cut off."""
+    """File operations below an address, by fsspec. Each method is one operation, which may be interrupted."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
@@ -116,7 +128,7 @@ class Store:
             self.root = root.rstrip("/")
 
     def names(self, below: str = "") -> list[str]:
-        """Returns the names of the run's files in a folder there."""
+        """Returns the paths, relative to the address, of the run's files below a folder."""
         try:
             paths = self.files.find(f"{self.root}/{below}".rstrip("/"))
         except FileNotFoundError:
@@ -125,14 +137,14 @@ class Store:
         return [name for name in names if _is_ours(name)]
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of a file; None if there is none."""
+        """Returns the content of a file; None if the file does not exist."""
         try:
             return self.files.cat_file(f"{self.root}/{name}")
         except FileNotFoundError:
             return None
 
     def put(self, path: Path, name: str) -> None:
-        """Sends a file. What is there under its name is whole at any moment."""
+        """Uploads a file. An existing file is replaced atomically."""
         target = f"{self.root}/{name}"
         if self.driver is not None:
             self.files.put_file(str(path), target, **PIECES.get(self.driver, {}))
@@ -141,7 +153,7 @@ class Store:
         self.files.mv(f"{target}.new", target)
 
     def get(self, name: str, target: Path) -> bool:
-        """Fetches a file. Returns whether it was there."""
+        """Downloads a file. Returns False if it does not exist."""
         if not _is_ours(name):
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,14 +165,14 @@ class Store:
         return True
 
     def remove(self, name: str) -> None:
-        """Removes a file, or a checkpoint with its manifest first."""
+        """Removes a file or a checkpoint. Of a checkpoint the manifest is removed first."""
         for path in (f"{self.root}/{name}/{MANIFEST}", f"{self.root}/{name}"):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self.files.rm(path, recursive=True)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Raises what a driver raises in the block as an error of one paragraph."""
+        """Converts errors of a store's driver in the block to a BucketError with advice."""
         try:
             yield
         except PlimsollError:
@@ -176,17 +188,18 @@ class Store:
 
 
 class Bucket:
-    """A run at an address, and its folder on this machine."""
+    """A run at an address, and its local folder."""
 
     def __init__(self, address: str) -> None:
         self.store = Store(address)
         self.address = self.store.address
         self.folder = folder_of(address)
         self.name = ""
-        """Random name of the folder here; empty unless it was trained, or fetched to the end."""
+        """Random name of the local folder; empty until the folder was trained in or downloaded completely."""
         self.sent: dict[str, State] = {}
-        """Small files and checkpoints that are there as they were here in that state."""
+        """Path of a small file or a checkpoint to its local state at the last upload."""
         self._last_sign = 0.0
+        """Time of this folder's last sign in the bucket, in seconds since 1970."""
 
         self._notes = self.folder / ".bucket.json"
         if self._notes.exists():
@@ -194,10 +207,13 @@ class Bucket:
             self.name = notes["name"]
             self.sent = notes["sent"]
 
-    # Who may send.
+    # Ownership of the run.
 
     def take(self, say: Say) -> None:
-        """Makes the folder here the one that sends, after fetching what another one has sent.
+        """Makes the local folder the owner of the run, after downloading what another owner has uploaded.
+
+        Args:
+            say: Called with messages for the user.
 
         Raises:
             RunError: Another machine trains the run, or the address cannot be used.
@@ -218,7 +234,7 @@ class Bucket:
             self._sign(time.time())
 
     def renew(self) -> None:
-        """Gives a sign. Raises TakenError if another machine has taken the run over."""
+        """Renews the folder's sign in the bucket. Raises TakenError if another machine has taken the run over."""
         with self.store.refusing():
             owner = self._owner()
             if owner is None:  # the address was emptied
@@ -231,11 +247,12 @@ class Bucket:
             self._sign(time.time())
 
     def release(self) -> None:
-        """Frees the address for any machine."""
+        """Releases the run, so that any machine may take it over at once."""
         with self.store.refusing():
             self._sign(0.0)
 
     def _sign(self, at: float) -> None:
+        """Writes this folder as the owner into the bucket, with the time of the sign."""
         owner = Owner(self.name, socket.gethostname(), at)
         path = self.folder / f".{OWNER}"
         replace_file(path, json.dumps(asdict(owner)))
@@ -243,16 +260,17 @@ class Bucket:
         self._last_sign = time.time()
 
     def _owner(self) -> Owner | None:
+        """Returns the owner in the bucket; None without one."""
         text = self.store.read(OWNER)
         if text is None:
             return None
         with as_written(f"{self.address}/{OWNER}"):
             return Owner(**json.loads(text))
 
-    # What is sent.
+    # Uploads.
 
     def send(self) -> None:
-        """Sends what has changed. Cut off anywhere in it, the address holds a run that goes on.
+        """Uploads all changes of the local folder. If it is interrupted, the run in the bucket can still be continued.
 
         Raises:
             TakenError: Another machine has taken the run over.
@@ -263,11 +281,11 @@ class Bucket:
             here = self._here()
             there = self._checkpoints_there()
 
-            # Small files first: their rows reach at least to the newest checkpoint.
+            # Upload small files before checkpoints, so that the metrics have the rows of all steps of a checkpoint.
             for name, state in here.items():
                 if self.sent.get(name) == state:
                     continue
-                if name in there:  # a part of it, or what it was before training went back behind it
+                if name in there:  # an incomplete upload, or another checkpoint of the same step
                     self.store.remove(name)
                 if CHECKPOINT.match(name):
                     self._send_checkpoint(name)
@@ -275,25 +293,25 @@ class Bucket:
                     self._send_small(name)
                 self.sent[name] = state
 
-            # Then what is no longer here.
+            # Remove files and checkpoints that were removed locally.
             for name in (there | self.sent.keys()) - here.keys():
                 self.store.remove(name)
                 self.sent.pop(name, None)
             self._keep_notes()
 
     def is_behind(self) -> bool:
-        """Returns whether the folder here has anything that was never sent."""
+        """Returns True if the local folder has changes that were not uploaded."""
         return any(self.sent.get(name) != state for name, state in self._here().items())
 
     def _here(self) -> dict[str, State]:
-        """Returns the state of the small files, the oldest first, and that of the manifests of whole checkpoints."""
+        """Returns the state of each local small file, the oldest first, and of each checkpoint that has a manifest."""
         small = {}
         whole = {}
         for place, _, names in os.walk(self.folder):
             folder = Path(place).relative_to(self.folder).as_posix()
             for name in names:
                 path = f"{folder}/{name}".removeprefix("./")
-                with contextlib.suppress(FileNotFoundError):  # it was just removed
+                with contextlib.suppress(FileNotFoundError):  # the file was just removed
                     facts = (self.folder / path).lstat()
                     state = [facts.st_mtime_ns, facts.st_size]
                     if CHECKPOINT.fullmatch(folder) and name == MANIFEST:
@@ -303,21 +321,22 @@ class Bucket:
         return dict(sorted(small.items(), key=itemgetter(1))) | dict(sorted(whole.items()))
 
     def _put(self, path: Path, name: str) -> None:
-        """Sends a file. Gives a sign before, if the last one was long ago."""
+        """Uploads a file. Renews the folder's sign first, if the last sign is older than SIGN_SECONDS."""
         if time.time() - self._last_sign > SIGN_SECONDS:
             self.renew()
         self.store.put(path, name)
 
     def _send_small(self, name: str) -> None:
-        """Sends a file as it is now: not every driver can send one that grows."""
+        """Uploads a copy of a file, because not every driver can upload a growing file."""
         copy = self.folder / ".sending"
         try:
             shutil.copyfile(self.folder / name, copy)
-        except FileNotFoundError:  # it was just removed: the next send removes it there
+        except FileNotFoundError:  # just removed locally: the next `send` removes it in the bucket
             return
         self._put(copy, name)
 
     def _send_checkpoint(self, name: str) -> None:
+        """Uploads a checkpoint, its manifest last."""
         folder = self.folder / name
         try:
             files = json.loads((folder / MANIFEST).read_text())
@@ -326,16 +345,17 @@ class Bucket:
         except FileNotFoundError:
             if manifest.is_finished(folder):
                 raise
-            # Training has just removed it: the next send removes it there.
+            # Training has just removed the checkpoint: the next `send` removes it in the bucket.
 
-    # What is fetched.
+    # Downloads.
 
     def follow(self, say: Say) -> None:
-        """Makes the folder here as new as the address, unless it is the one that sends."""
+        """Updates the local folder from the bucket, unless the local folder is the run's owner."""
         with self.store.refusing():
             self._follow(self._owner(), say)
 
     def _follow(self, owner: Owner | None, say: Say) -> None:
+        """Updates the local folder from the bucket, unless `owner` is this folder."""
         if owner is not None and owner.folder == self.name:
             return
         if self.store.read("recipe.json") is None:
@@ -346,7 +366,7 @@ class Bucket:
                 f"{self.folder} is still being trained by a process of this machine: wait for it, or stop it"
             )
 
-        # What was never sent stays, beside it. A folder without a name has only what was fetched.
+        # Set local changes aside that were never uploaded. A folder without a name has only downloaded files.
         if self.name and self.is_behind():
             numbered = (self.folder.with_name(f"{self.folder.name}.aside-{number}") for number in count(1))
             aside = next(path for path in numbered if not path.exists())
@@ -356,7 +376,7 @@ class Bucket:
                 f" aside as {aside}"
             )
 
-        # Cut off from here on, the folder has no name, and all of it is fetched again.
+        # Download. If this is interrupted, the folder has no name, and everything is downloaded again.
         self._notes.unlink(missing_ok=True)
         self._fetch()
         self.name = secrets.token_hex(8)
@@ -365,8 +385,8 @@ class Bucket:
         say(f"fetched {self.address}" + ("" if owner is None else f", last sent by {owner.host}"))
 
     def _fetch(self) -> None:
-        """Makes the folder here the same as the address."""
-        # Checkpoints first: files beside them may be newer, as after a kill, and never older.
+        """Downloads the run, and removes local files that the bucket does not have."""
+        # Download checkpoints before small files, which may be newer than the checkpoints but not older.
         there = self._checkpoints_there()
         for name in sorted(there):
             self._fetch_checkpoint(name)
@@ -374,7 +394,7 @@ class Bucket:
         for name in small:
             self.store.get(name, self.folder / name)
 
-        # Then what is no longer there.
+        # Remove local files and checkpoints that are not in the bucket.
         for name in self._here().keys() - there - small:
             path = self.folder / name
             if path.is_dir():
@@ -383,7 +403,7 @@ class Bucket:
                 path.unlink()
 
     def _fetch_checkpoint(self, name: str) -> None:
-        """Fetches a checkpoint, its manifest last, unless it is here or was never sent to its end."""
+        """Downloads a checkpoint, its manifest last. Skips a checkpoint that exists locally, or has no manifest."""
         folder = self.folder / name
         text = self.store.read(f"{name}/{MANIFEST}")
         if text is not None and manifest.is_finished(folder) and (folder / MANIFEST).read_bytes() == text:
@@ -393,15 +413,15 @@ class Bucket:
             replace_file(folder / MANIFEST, text.decode())
 
     def _checkpoints_there(self) -> set[str]:
-        """Returns the folders of checkpoints, whole or not."""
+        """Returns the paths of all checkpoints in the bucket, complete or not."""
         found = [CHECKPOINT.match(name) for name in self.store.names("checkpoints")]
         return {match[0] for match in found if match is not None}
 
-    # This machine.
+    # Lock and notes of the local folder.
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Locks the folder, so that one process of this machine sends or fetches. Yields False if another one does."""
+        """Locks the local folder for uploads and downloads. Yields False if another process has locked it."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with open(self.folder.with_name("lock"), "ab") as file:
             is_free = True
@@ -412,16 +432,17 @@ class Bucket:
             yield is_free
 
     def _keep_notes(self) -> None:
+        """Saves the folder's random name and the uploaded states."""
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._notes, json.dumps({"name": self.name, "sent": self.sent}))
 
 
 def _is_small(name: str) -> bool:
-    """Returns whether a file is sent whole: all of a run but checkpoints, whole, unfinished or set aside."""
+    """Returns True for a file of a run that is not in a checkpoint, so that it is uploaded on its own."""
     return _is_ours(name) and not re.match("checkpoints/.*/", name)
 
 
 def _is_ours(name: str) -> bool:
-    """Returns whether a name is of a file of a run: none that is hidden or being written, and none outside."""
+    """Returns True if a path is a file of the run: not hidden, not being written, and not outside of the run folder."""
     hidden = any(part.startswith(".") for part in name.split("/"))
     return not hidden and not name.startswith("/") and not name.endswith(".new") and name != OWNER

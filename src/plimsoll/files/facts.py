@@ -1,9 +1,11 @@
-"""Facts: what a folder was made with, or a run began with. Files by size and content, and the options that matter.
+"""Facts about input data: size and hash of each file, and options. They identify the data of a folder or a run.
 
-They are JSON, in a folder's `meta.json` and in a run's `data.json`, and `difference` says what is not the same today.
+Facts are stored as JSON, in a folder's `meta.json` and in a run's `data.json`. `Facts.difference` compares them with
+the data of today.
 
-Files of up to WHOLE_BYTES together are read whole. Of larger ones SAMPLES places are: a change between these, in a file
-that keeps its size, is not noticed. Times of writing say nothing, since a copy has another one.
+Files of up to WHOLE_BYTES together are hashed completely. Of larger files only SAMPLES pieces are hashed: a change
+between these pieces is not noticed if the file keeps its size. Times of modification are not compared, because a copy
+of a file has another time.
 """
 
 from __future__ import annotations
@@ -23,46 +25,52 @@ from plimsoll.files.manifest import checksum
 from plimsoll.units import KIB, MIB
 
 WHOLE_BYTES = 64 * MIB
+"""Largest total size of files that are hashed completely."""
 SAMPLES, SAMPLE_BYTES = 64, 64 * KIB
+"""Number of hashed pieces of larger files, and the size of a piece in bytes."""
 MOST_FILES = 1_000
-"""Files that are noted one by one. Of more, all together are one entry."""
+"""Largest number of files with an entry each. More files get one common entry."""
 SHOWN = 3
-"""Differences that are told."""
+"""Number of differences that a message lists one by one."""
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A file by its size and content."""
+    """Size and hash of a file."""
 
     size: int
+    """Bytes of the file."""
     sha256: str | None
-    """Of all of it, or of its samples; None for a file that has no sample."""
+    """SHA-256 of the whole file or of its sampled pieces; None if no piece of the file was sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Files by name, and options. Two without a difference make the same data. The name of a single file is none."""
+    """Files and options that identify data. Equal facts mean the same data. The name of a single file is ignored."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
+    """Path of a file, relative to the files' common folder, to its facts."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """JSON."""
+    """Options that the data depend on, serializable as JSON."""
 
     @property
     def digest(self) -> str:
-        """Name for a folder that is made with them."""
+        """Hash of the facts, used as the name of a folder with data made from them."""
         text = json.dumps(asdict(self._renamed("")), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the facts as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
+        """Returns the facts of a JSON object from `to_json`."""
         files = {name: FileFacts(**file) for name, file in values["files"].items()}
         return cls(files=files, options=values["options"])
 
     def difference(self, now: Facts) -> str:
-        """Returns in words what is not as it was; empty if nothing."""
+        """Describes the differences between these facts and the facts of today; empty if there are none."""
         differences = []
         files = self._renamed(*now.files).files if len(now.files) == 1 else self.files
         for name in sorted(files.keys() | now.files.keys()):
@@ -78,7 +86,7 @@ class Facts:
         return "; ".join(differences)
 
     def _renamed(self, name: str) -> Facts:
-        """Returns the same facts, with another name for a single file."""
+        """Returns the same facts, with another name for the file if there is only one."""
         if len(self.files) != 1:
             return self
         (file,) = self.files.values()
@@ -86,12 +94,12 @@ class Facts:
 
 
 def facts_of(paths: Sequence[Path], *, exact: bool = False, **options: Any) -> Facts:
-    """Returns the facts of files as they are now.
+    """Returns the current facts of files.
 
     Args:
-        paths: The files. Their names count from the folder that all of them are in.
-        exact: Whether, of files that are too large to be read whole, the times of writing count, too.
-        options: Values that JSON has.
+        paths: The files. Names in the facts are relative to their common folder.
+        exact: True to include times of modification, if the files are too large to be hashed completely.
+        options: Options that the data depend on, serializable as JSON.
 
     Raises:
         DataError: A file cannot be read.
@@ -118,11 +126,11 @@ def facts_of(paths: Sequence[Path], *, exact: bool = False, **options: Any) -> F
 
 
 def require_same(name: str, then: Mapping[str, Any], now: Facts) -> None:
-    """Raises DataError where data are not what a run began with.
+    """Raises DataError if data have changed since the start of a run.
 
     Args:
-        name: What the user calls the data.
-        then: `Facts` of the start of the run, as JSON.
+        name: Name of the data, for the message.
+        then: `Facts` at the start of the run, as JSON.
         now: Facts of today.
     """
     difference = Facts.from_json(then).difference(now)
@@ -133,10 +141,11 @@ def require_same(name: str, then: Mapping[str, Any], now: Facts) -> None:
 
 
 def _digests(paths: Sequence[Path], sizes: Sequence[int]) -> list[str | None]:
+    """Returns the SHA-256 of each file or of its sampled pieces; None for a file without a sampled piece."""
     if sum(sizes) <= WHOLE_BYTES:
         return [checksum(path) for path in paths]
 
-    # Places from all over the files, as if they were one; the first and the last byte are among them.
+    # Sample pieces at equal distances over all files together, including the first and the last byte.
     ends = list(accumulate(sizes))
     digests: dict[int, Any] = {}
     for sample in range(SAMPLES):

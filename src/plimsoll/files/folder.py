@@ -1,9 +1,9 @@
-"""Folders that are made once: complete or absent, and made with what they say.
+"""Folders of prepared data, which are either complete or absent. A folder records the inputs it was made from.
 
-NAME/meta.json        what it was made with, and counts
-NAME/manifest.json    checksums of all its files, written last
-NAME.partial/         while it is made
-NAME.lock             while a process makes it: another one waits
+NAME/meta.json        facts about the inputs, and counts
+NAME/manifest.json    checksums of all files of the folder, written last
+NAME.partial/         the unfinished folder
+NAME.lock             lock of the process that makes the folder
 """
 
 from __future__ import annotations
@@ -25,22 +25,29 @@ from plimsoll.units import format_bytes
 
 META = "meta.json"
 Counts = Mapping[str, Any]
-"""JSON: what the maker of a folder says of it."""
+"""Counts of a folder's data, like rows or tokens, serializable as JSON."""
 Make = Callable[[Path], Counts]
+"""Function that fills an empty folder, and returns counts of its data."""
 Say = Callable[[str], None]
+"""Receiver of messages for the user."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """A folder that is complete."""
+    """A complete folder of prepared data."""
 
     path: Path
     made_with: Facts
+    """Facts about the inputs that the folder was made from."""
     counts: Counts
 
 
 def opened(path: Path) -> Made | None:
-    """Returns a folder by its meta.json, which is held against its checksum; None if there is none that is complete."""
+    """Returns the folder at `path`; None if it is absent or not complete. Of its files only meta.json is verified.
+
+    Raises:
+        DataError: meta.json is damaged.
+    """
     if not is_finished(path):
         return None
     try:
@@ -55,10 +62,7 @@ def opened(path: Path) -> Made | None:
 
 
 def made(path: Path, made_with: Facts, make: Make, **options: Any) -> Made:
-    """Returns the folder at `path` if it is there, made with the same things; else has `make` fill it first.
-
-    The arguments are those of `held`.
-    """
+    """Returns the folder at `path`, made by `make` unless it exists. The arguments are those of `held`."""
     with held(path, made_with, make, **options) as folder:
         return folder
 
@@ -73,19 +77,19 @@ def held(
     verified: bool = False,
     say: Say = lambda words: None,
 ) -> Iterator[Made]:
-    """Yields the folder at `path`, and keeps others from making or removing it meanwhile.
+    """Yields the folder at `path`, made by `make` unless it exists. Other processes cannot make or remove it meanwhile.
 
     Args:
-        path: The folder. Nothing is there under this name until it is complete.
-        made_with: All that its content follows from.
-        make: Fills an empty folder, and returns counts of it.
-        continues: Whether `make` goes on with what an earlier attempt left, which is removed otherwise.
-        verified: Whether a folder that is there is held against its checksums, and made again where it is damaged.
-        say: Receives a line where another process makes it, and one of damage.
+        path: Path of the folder. It does not exist until the folder is complete.
+        made_with: Facts about all inputs that the folder's content depends on.
+        make: Fills an empty folder, and returns counts of its data.
+        continues: True if `make` continues from the files of an interrupted attempt; False if they are removed first.
+        verified: True to verify the checksums of an existing folder, and to make a damaged folder again.
+        say: Receives a message when another process makes the folder, and when the folder is damaged.
 
     Raises:
-        DataError: Something else is there under this name.
-        StoppedError: The disk became full.
+        DataError: The path exists, but is not a complete folder made from the same inputs.
+        StoppedError: The disk is full.
     """
     with locked(path, say):
         if verified and path.exists() and (problem := damage(path)):
@@ -102,11 +106,12 @@ def held(
 
 
 def partial_of(path: Path) -> Path:
-    """Returns where a folder is made."""
+    """Returns the path of the unfinished folder, which is renamed to `path` when it is complete."""
     return path.with_name(f"{path.name}.partial")
 
 
 def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
+    """Fills the unfinished folder, writes meta.json and the manifest, and renames the folder to `path`."""
     unfinished = partial_of(path)
     if not continues:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -123,13 +128,14 @@ def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
-    # Complete first, then in place.
+    # The folder is complete and on disk: give it its name.
     unfinished.rename(path)
     flush_folder(path.parent)
     return Made(path, made_with, counts)
 
 
 def _require_absent(path: Path) -> None:
+    """Raises DataError if anything but an empty folder is at `path`."""
     is_empty_folder = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty_folder:
         raise DataError(f"{path} is there already, and is no complete data set: name another --out, or remove it")
@@ -137,7 +143,7 @@ def _require_absent(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, say: Say = lambda words: None) -> Iterator[None]:
-    """Holds the lock file beside a path. Where another process holds it, says so and waits."""
+    """Holds the lock file beside a path. If another process holds the lock, sends a message to `say` and waits."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,12 +156,12 @@ def locked(path: Path, say: Say = lambda words: None) -> Iterator[None]:
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # filelock takes a lock again whose file is gone
+        Path(lock.lock_file).unlink(missing_ok=True)  # a waiting FileLock notices that the file is gone and retries
         lock.release()
 
 
 def flush_files(folder: Path) -> None:
-    """Waits until what was written into a folder is on disk."""
+    """Flushes all files of a folder to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -164,7 +170,7 @@ def flush_files(folder: Path) -> None:
 
 @contextlib.contextmanager
 def stopped_if_full(path: Path) -> Iterator[None]:
-    """Raises StoppedError for an error that says that the disk is full, on which `path` is written."""
+    """Converts errors about a full disk in the block to a StoppedError about `path`."""
     try:
         yield
     except OSError as problem:
@@ -174,18 +180,22 @@ def stopped_if_full(path: Path) -> Iterator[None]:
 
 
 def is_full(problem: OSError) -> bool:
-    """Tells a full disk (or quota) from other errors; HDF5 gives its number only in the text."""
+    """Returns True for an error about a full disk or an exceeded quota. HDF5 has the error number only in its text."""
     return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
 
 
 def free_bytes(path: Path) -> int:
-    """Returns the free bytes of the disk that `path` is written to."""
+    """Returns the free bytes of the disk that has the parent folder of `path`."""
     status = os.statvfs(path.parent)
     return status.f_bavail * status.f_frsize
 
 
 def disk_full(path: Path) -> str:
-    """Returns the message about a disk on which a data set had no room."""
+    """Returns the error message about a full disk.
+
+    Args:
+        path: The data set that was being written.
+    """
     return (
         f"the disk became full while {path} was written ({format_bytes(free_bytes(path))} free at {path.parent}): make"
         " room and run the same command again, or name an --out on another disk"

@@ -1,4 +1,7 @@
-"""Manifests: checksums of all files of a folder, written last. A folder without one was never finished."""
+"""Manifests: files with the checksums of all other files of a folder, written last.
+
+A folder without a manifest is unfinished.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,36 @@ import shutil
 from pathlib import Path
 
 MANIFEST = "manifest.json"
+"""Name of a folder's manifest."""
 
 
 def finish(folder: Path) -> None:
-    """Writes the manifest of a folder whose other files are complete."""
+    """Writes the manifest of a folder. All other files of the folder must be complete."""
     text = json.dumps(checksums(folder), indent=1)
     replace_file(folder / MANIFEST, text)
     flush_folder(folder)
 
 
 def is_finished(folder: Path) -> bool:
-    """Returns whether the folder has its manifest."""
+    """Returns True if the folder has a manifest."""
     return (folder / MANIFEST).exists()
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder, its manifest first: cut off, it leaves one that was never finished."""
+    """Removes a folder. The manifest is removed first, so that an interrupted removal leaves an unfinished folder."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def damage(folder: Path) -> str | None:
-    """Returns what is wrong with a folder, in a few words; None if it is as it was written. Reads every byte."""
+    """Compares a folder with its manifest. Returns a description of the damage, or None. Reads every byte."""
     try:
         text = (folder / MANIFEST).read_text()
         expected = dict(json.loads(text))
     except (OSError, ValueError, TypeError):
         return f"{MANIFEST} cannot be read"
 
-    # The same files, with the same content.
+    # Compare names and checksums of all files.
     found = checksums(folder)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -48,7 +52,7 @@ def damage(folder: Path) -> str | None:
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file but the manifest, by its path in the folder."""
+    """Returns the SHA-256 of every file in a folder except the manifest, by path relative to the folder."""
     sums = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -64,7 +68,7 @@ def checksum(path: Path) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes a file that is there whole or not at all, also after a power cut."""
+    """Replaces a file atomically. The new content is on disk before the old file is replaced."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w") as file:
         file.write(text)
@@ -74,7 +78,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on disk: of new files, of renamed ones."""
+    """Flushes a folder's own entries to disk, so that created and renamed files survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

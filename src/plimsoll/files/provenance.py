@@ -1,6 +1,6 @@
-"""Versions, commit and machine of every session of a run, kept in its `sessions.json`.
+"""Versions, commit, machine and options of every session of a run, in the run folder's `sessions.json`.
 
-They are read from package metadata and the system, without importing JAX.
+Versions come from package metadata, without importing JAX.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
 """Folder of this package's code."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of the distribution: the package called plimsoll in the registry is somebody else's."""
+"""Name of this package in the registry, where `plimsoll` is another project."""
 PACKAGES = (
     *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
 )
-"""Packages that compute, and those that make rows of data."""
+"""Packages whose versions are recorded: for computation, and for reading data."""
 
 
 def note_session(
@@ -36,12 +36,12 @@ def note_session(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Adds a session that starts now on this machine to those that the run records.
+    """Appends a session that starts now on this machine to the run's sessions.
 
     Args:
-        folder: The run.
-        notes: What was changed for this session, which may be killed before it writes its ledger.
-        options: Options that a session goes on with that is given none.
+        folder: The run folder.
+        notes: Sentences about changes for this session. The ledger gets them even if the session is killed.
+        options: Options that the next session reuses, unless it has its own.
         now: Clock.
     """
     session = {
@@ -54,17 +54,17 @@ def note_session(
 
 
 def notes(folder: RunFolder) -> list[str]:
-    """Returns what was noted when the sessions of a run began, the oldest first."""
+    """Returns the notes of all sessions of a run, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
 def last_options(folder: RunFolder) -> dict[str, Any]:
-    """Returns the options that the next session of a run goes on with."""
+    """Returns the recorded options of a run's latest session, for the next session to reuse."""
     return next((session["options"] for session in reversed(sessions(folder)) if "options" in session), {})
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Returns the sessions of a run, the oldest first. No run depends on them: a damaged file has none."""
+    """Returns the recorded sessions of a run, the oldest first. Returns none if their file is damaged."""
     if not folder.has(SESSIONS):
         return []
     try:
@@ -75,7 +75,7 @@ def sessions(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def here() -> dict[str, Any]:
-    """Returns the versions of this package and of those that compute, the commit and the machine; None if unknown."""
+    """Returns versions of this package and of PACKAGES, the commit, and the machine. Unknown values are None."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
@@ -106,9 +106,12 @@ def installed_version(package: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Returns the commit of the checkout whose `src/` holds the package, with a `+` if files there differ from it.
+    """Returns the commit of the git checkout with the package in its `src/`, with a `+` if files in `src/` differ.
 
-    Returns None for an installed package, even inside the checkout of another project.
+    Returns None for an installed package, even if it is inside the checkout of another project.
+
+    Args:
+        package: Folder of the package.
     """
     checkout = package.parent.parent
     if package.parent.name != "src" or not (checkout / ".git").exists():

@@ -1,8 +1,9 @@
-"""Folder of a run, with recipe, plan, ledger, metrics and checkpoints. The command that made it continues it.
+"""The folder of a run, with recipe, plan, ledger, metrics and checkpoints.
 
     recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ events.out.tfevents.* (TensorBoard)
 
-A file is replaced as a whole (a new file is written and renamed), so a kill leaves the old one or the new one.
+The command that created the folder also continues the run. JSON files are replaced atomically, so that a kill leaves
+the old file or the new one.
 """
 
 from __future__ import annotations
@@ -33,43 +34,52 @@ OF_TRAINING = (
     "overruns",
     "nan.txt",
     "wandb",
-    "mlflow",  # the file with its id
+    "mlflow",  # the file with the run's id in MLflow
     "mlruns",
     "trackio",
 )
-"""Prefixes of the names of files that training writes, and preparation does not."""
+"""Prefixes of the names of files that training writes. Preparation writes the others."""
 
 STEP = "step-"
-"""Beginning of the names of checkpoints."""
+"""Prefix of the names of checkpoints."""
 POSITION = "position.json"
+"""Name of a checkpoint's file with its `Position`."""
 MADE_ANEW = {
     "ledger.json": "remove it, and the next session begins another",
     "overruns.json": "remove it, and how much the run's plan has to leave free is found again",
 }
-"""Files that a run can do without, and what to do about a damaged one."""
+"""Name of a file that a run can do without, to the advice if that file is damaged."""
 SEAL = "checksums.json"
+"""Name of the run folder's file with the checksums of SEALED files."""
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
-"""Prepared files that decide what is learned, and that no other check covers."""
+"""Prepared files that training depends on, and that no other checksum covers."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """What a checkpoint says beside its arrays. It is read without JAX."""
+    """Content of a checkpoint besides its arrays: step, position of the data loader, plan, and shapes.
+
+    It is read without importing JAX.
+    """
 
     step: int
+    """Number of updates that the state has had."""
     loader: dict[str, Any]
-    """Where the data goes on."""
+    """Position of the data loader, from `types.Source.state`."""
     plan: dict[str, Any]
-    """Levers by which it was trained, as plan.json holds them."""
+    """Levers of the plan by which the checkpoint was trained, as in plan.json."""
     leaves: Sequence[tuple[str, Sequence[int], str]]
     """Path, shape and dtype of each array, in the order of the state."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
-        """Reads the position of the checkpoint in a folder.
+        """Reads the position of a checkpoint.
+
+        Args:
+            checkpoint: Folder of the checkpoint.
 
         Raises:
-            CheckpointError: It is damaged, or of another version.
+            CheckpointError: The file is damaged, or was written by another version of plimsoll.
         """
         try:
             return from_json(cls, json.loads((checkpoint / POSITION).read_text()), POSITION)
@@ -81,7 +91,7 @@ class Position:
 
 
 class RunFolder:
-    """Folder of one run: its paths, its JSON files, its lock."""
+    """The folder of one run: paths, JSON files and lock."""
 
     def __init__(self, path: Path | str) -> None:
         if "://" in str(path):
@@ -91,11 +101,11 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
 
     def exists(self) -> bool:
-        """Returns whether there is a run in the folder."""
+        """Returns True if the folder has a run."""
         return (self.path / "recipe.json").exists()
 
     def create(self) -> None:
-        """Makes the folder, if need be. Raises RunError if that is impossible."""
+        """Creates the folder, unless it exists. Raises RunError if it cannot be created."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"--run {self.path} is a file: name a folder, new or of an earlier run")
         try:
@@ -106,7 +116,7 @@ class RunFolder:
             ) from None
 
     def has(self, name: str) -> bool:
-        """Returns whether the folder has a file."""
+        """Returns True if the folder has a file or a folder of this name."""
         return (self.path / name).exists()
 
     def read(self, name: str) -> dict[str, Any]:
@@ -120,11 +130,16 @@ class RunFolder:
             raise self.damaged(name, problem) from None
 
     def damaged(self, name: str, problem: Exception) -> RunError:
-        """Returns the error to raise for a file whose content is not what this program wrote."""
+        """Returns the RunError about a damaged file, with advice.
+
+        Args:
+            name: Name of the file.
+            problem: Error that reading the file raised.
+        """
         return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {_instead_of(self, name)}")
 
     def planned(self) -> Planned:
-        """Returns the plan of the run. Raises RunError if it is damaged or missing."""
+        """Returns the plan of the run. Raises RunError if plan.json is damaged or missing."""
         content = self.read("plan.json")
         try:
             with as_written(str(self.path / "plan.json")):
@@ -133,7 +148,7 @@ class RunFolder:
             raise RunError(f"{problem}, or {_instead_of(self, 'plan.json')}") from None
 
     def ledger(self) -> RunLedger:
-        """Returns the ledger of the sessions that have ended. Raises RunError if it is damaged or missing."""
+        """Returns the ledger of the run's sessions. Raises RunError if ledger.json is damaged or missing."""
         content = self.read("ledger.json")
         try:
             return from_json(RunLedger, content, "ledger.json")
@@ -141,15 +156,15 @@ class RunFolder:
             raise self.damaged("ledger.json", problem) from None
 
     def write(self, name: str, value: Any) -> None:
-        """Replaces a JSON file."""
+        """Writes a JSON file, replacing an existing one atomically."""
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def seal(self) -> None:
-        """Notes the checksums of the prepared files: a flipped bit in a tokenizer would be trained on silently."""
+        """Records the checksums of the prepared files, so that a flipped bit in a tokenizer is noticed."""
         self.write(SEAL, {name: checksum(self.path / name) for name in SEALED if self.has(name)})
 
     def require_sealed(self) -> None:
-        """Raises RunError if a prepared file is missing or has changed."""
+        """Raises RunError if a prepared file is missing, or differs from its recorded checksum."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
         for name, expected in sealed.items():
             path = self.path / name
@@ -161,14 +176,16 @@ class RunFolder:
                 )
 
     def saved_steps(self) -> list[int]:
-        """Returns the steps of the checkpoints that were finished, in ascending order."""
+        """Returns the steps of the checkpoints that have a manifest, in ascending order."""
         folders = [folder for folder in self.checkpoints.glob(f"{STEP}*") if is_finished(folder)]
         names = [folder.name.removeprefix(STEP) for folder in folders]
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_whole(self) -> tuple[int, list[str]]:
-        """Returns the step of the newest checkpoint that is as it was written, 0 if none is, and a note about each
-        newer one. Reads all of their bytes."""
+        """Returns the step of the newest undamaged checkpoint, and a note about each newer, damaged one.
+
+        The step is 0 if no checkpoint is undamaged. Reads all bytes of these checkpoints.
+        """
         notes: list[str] = []
         for step in reversed(self.saved_steps()):
             problem = damage(self.checkpoint(step))
@@ -182,14 +199,13 @@ class RunFolder:
         return self.checkpoints / f"{STEP}{step:08d}"
 
     def position(self, step: int) -> Position:
-        """Returns what the checkpoint of a step says beside its arrays."""
+        """Returns the position of the checkpoint of a step: data loader, plan, and shapes of the arrays."""
         return Position.read(self.checkpoint(step))
 
     def trained_by(self) -> dict[str, Any]:
-        """Returns the levers, as plan.json holds them, by which the newest checkpoint was trained.
+        """Returns the levers of the plan by which the newest readable checkpoint was trained; empty if there is none.
 
-        Empty if there is none, or none that says so. The plan may be another one by now: the process that made it was
-        killed before it took a step.
+        They may differ from plan.json, if a session was killed after planning and before its first save.
         """
         for step in reversed(self.saved_steps()):
             with contextlib.suppress(OSError, ValueError, CheckpointError):
@@ -204,21 +220,21 @@ class RunFolder:
             )
 
     def is_trained_now(self) -> bool:
-        """Returns whether a process trains there. The lock is tried, without writing to it, and released at once."""
+        """Returns True if a process trains in the folder. Tries the lock without keeping it."""
         try:
             with open(self.path / ".lock", "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # no lock file, one that we may not read, or no locks: who trains there cannot be noticed
+        except OSError:  # no lock file, no permission to read it, or a file system without locks
             return False
         return False
 
     def state(self, steps: int | None) -> str:
-        """Describes how far the run is, in a few words.
+        """Returns a short description of the run's state, like `finished` or `stopped at step 120`.
 
         Args:
-            steps: Length of the whole run; None if that is not known.
+            steps: Length of the run in steps; None if unknown.
         """
         if self.is_trained_now():
             return "training now"
@@ -228,7 +244,7 @@ class RunFolder:
         if steps is not None and saved >= steps:
             return "finished"
 
-        # Whether `--patience` has ended it. A ledger that cannot be read says nothing.
+        # The ledger shows if --patience has ended the run. A damaged ledger is ignored.
         with contextlib.suppress(RunError):
             early = self.ledger().ended_early
             if early is not None and early.step == saved:
@@ -236,9 +252,12 @@ class RunFolder:
         return f"stopped at step {saved:,}"
 
     def lock(self) -> int:
-        """Takes the lock of the run, so that no two processes write to it. Returns its file descriptor.
+        """Takes the lock of the run, so that only one process writes to it. Returns the lock's file descriptor.
 
-        It is held until the process ends, also across `exec`. Raises RunError if another process holds it.
+        The lock is held until the process ends, also across `exec`.
+
+        Raises:
+            RunError: Another process holds the lock, or the file system has no locks.
         """
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -261,7 +280,7 @@ class RunFolder:
 
 
 def _instead_of(folder: RunFolder, name: str) -> str:
-    """Returns what to do where a file is damaged and there is no copy of it."""
+    """Returns advice about a damaged file of which there is no copy."""
     if name != "plan.json":
         return MADE_ANEW.get(name, "start a new run with another --run")
     saved = max(folder.saved_steps(), default=None)
@@ -270,6 +289,12 @@ def _instead_of(folder: RunFolder, name: str) -> str:
 
 
 def note_holder(lock: int) -> None:
-    """Writes into a run's lock file that this process holds it: a process that inherited it calls this, too."""
+    """Writes this process's id and host into a run's lock file, for the messages of other processes.
+
+    A process that inherits the lock calls it as well.
+
+    Args:
+        lock: File descriptor of the lock file.
+    """
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)

@@ -1,7 +1,8 @@
-"""The process that sends a run to its bucket once a minute, and at the end: `python -m plimsoll.files.sender ADDRESS`.
+"""The process that uploads a run to its bucket every minute and at the end: `python -m plimsoll.files.sender ADDRESS`.
 
-It is beside the budget, and no step waits for the network. It prints one line of JSON once the run is fetched, or
-refused, and one at the end. It ends when its standard input says `end`, or closes because its parent was killed.
+The process is separate from training: its memory does not count against the budget, and no step waits for the network.
+It prints one line of JSON when the run is downloaded or refused, and one at the end. It ends when it reads `end` from
+standard input, or when standard input closes because the parent was killed.
 """
 
 from __future__ import annotations
@@ -23,26 +24,28 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.interruption import NUMBERS
 
 PROGRAM = ["-m", "plimsoll.files.sender"]
+"""Arguments of Python that start the uploading process."""
 SEND_SECONDS = 60
+"""Seconds between two uploads."""
 PATIENCE_SECONDS = 60
-"""Time that a training process has to save and end after the process that supervised it was killed."""
+"""Longest wait, in seconds, for training to save and end after the supervising process was killed."""
 BEHIND = 3
-"""Exit code of a session that was trained to its end, and could not be sent."""
+"""Exit code of a session that ended normally, but could not be uploaded completely."""
 
 
 class Sender:
-    """Process that sends a run while it is trained in `folder`."""
+    """Handle of the process that uploads a run to its bucket while the run is trained in `folder`."""
 
     def __init__(self, address: str, say: Say) -> None:
         self.address = address
         self.say = say
         self.behind: str | None = None
-        """Reason why the address does not have all that was trained; None if it does."""
+        """Reason that the bucket is not up to date; None if it is."""
         command = [sys.executable, *PROGRAM, address]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0)
 
-        # What is refused is refused before anything is prepared.
+        # Wait for the download, so that a refusal comes before anything is prepared.
         try:
             reply = self._reply()
         except KeyboardInterrupt:
@@ -55,12 +58,12 @@ class Sender:
         say(f"{address} is trained in {self.folder}, and sent every minute")
 
     def require_running(self) -> None:
-        """Raises StoppedError once it sends no more: the run was taken over, or the process was killed."""
+        """Raises StoppedError if the process has ended, because the run was taken over or the process was killed."""
         if self._process.poll() is not None:
             raise StoppedError(f"{self._reply()['refused']}. What was trained is whole in {self.folder}")
 
     def finish(self) -> None:
-        """Has the rest sent. Sets `behind` if that fails."""
+        """Waits for the last upload, and ends the process. Sets `behind` if the upload fails."""
         assert self._process.stdin is not None
         try:
             with contextlib.suppress(BrokenPipeError), self._process.stdin as words:
@@ -78,6 +81,7 @@ class Sender:
             )
 
     def _reply(self) -> dict[str, Any]:
+        """Waits for the next line of the process, and returns it; a refusal if the process ended without one."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
@@ -88,7 +92,7 @@ class Sender:
 
 @contextlib.contextmanager
 def sent(address: str, say: Say) -> Iterator[Sender]:
-    """Sends what is saved in `.folder` until the end of the block. Afterwards `.behind` says whether that failed."""
+    """Uploads the changes of `Sender.folder` until the end of the block. A failure sets `Sender.behind`."""
     sender = Sender(address, say)
     try:
         yield sender
@@ -97,11 +101,11 @@ def sent(address: str, say: Say) -> Iterator[Sender]:
 
 
 def main(address: str) -> int:
-    """Fetches the run of an address, and sends it until the end. Returns the exit code."""
-    for number in NUMBERS:  # its parent says when to end
+    """Downloads the run at an address, and uploads its changes until the end. Returns the exit code."""
+    for number in NUMBERS:  # the parent process decides on the end
         signal.signal(number, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what drivers print is no reply
+    os.dup2(2, 1)  # output of drivers must not mix with the replies
 
     code = 0
     reply = {}
@@ -126,7 +130,8 @@ def main(address: str) -> int:
 
 
 def _send_until_the_end(bucket: Bucket) -> None:
-    # A failure is said once, and does not end training.
+    """Uploads the run every SEND_SECONDS until standard input has data or closes, and once more at the end."""
+    # A failed upload is reported once, and does not end training.
     failure = None
     while not select.select([sys.stdin], [], [], SEND_SECONDS)[0]:
         try:
@@ -142,7 +147,7 @@ def _send_until_the_end(bucket: Bucket) -> None:
             _warn(f"{bucket.address} is up to date again")
             failure = None
 
-    # Where the parent was killed, the process that trains still saves and ends.
+    # If the parent was killed, the training process still saves and ends: wait for it.
     if not sys.stdin.read():
         deadline = time.monotonic() + PATIENCE_SECONDS
         while RunFolder(bucket.folder).is_trained_now() and time.monotonic() < deadline:
