@@ -85,7 +85,7 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _import_jax() -> None:
-    """Imports JAX, and returns the memory that only the import needed to the system, about 100 MiB."""
+    """Imports JAX, and releases about 100 MiB of memory that only the import needed."""
     import jax  # noqa: F401
 
     from plimsoll.training import memory

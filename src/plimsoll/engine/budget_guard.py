@@ -26,7 +26,7 @@ class BudgetGuard:
 
     run: TrainingRun
     peak_before_training: int = 0
-    """Peak bytes of the process before its first step. They count as no overrun, because another plan needs as many."""
+    """Peak bytes of the process before its first step. They are no overrun, because any other plan needs them too."""
     overrun: Overrun | None = None
     """The overrun of this session; None if the budget was not exceeded."""
     look_again: float = 0.0
@@ -47,7 +47,10 @@ class BudgetGuard:
         return self._excess_bytes() > 0
 
     def _excess_bytes(self) -> int:
-        """Returns the peak resident bytes of a CPU process if they exceed the budget, else 0."""
+        """Returns the peak resident bytes of a CPU process if they exceed the budget, else 0.
+
+        Returns 0 on an accelerator, whose allocator enforces the budget, and while a profile is recorded.
+        """
         if not self.counts or jax.default_backend() != "cpu":
             return 0
         peak = memory.peak_resident_bytes()
@@ -98,7 +101,7 @@ class BudgetGuard:
             flag = "--keep-plan" if keep_plan else "a profile"
             raise StoppedError(
                 f"the allocator refused what training needs ({message}), and with {flag} the run looks for no smaller"
-                f" plan. What was saved up to step {step:,} is whole: run the same command without it to continue"
+                f" plan. What was saved up to step {step:,} is whole: run the same command without {flag} to continue"
             ) from problem
         self._keep("allocator", step, allocator.peak_bytes(), message)
         return Ended(step, Reason.OVER_BUDGET)
@@ -131,7 +134,7 @@ class BudgetGuard:
         if self.run.session.keep_plan:
             consequence = "--keep-plan: the plan stays"
         elif plans_again:
-            consequence = f"What is good is saved: planning again with {margin}, to continue from there"
+            consequence = f"The newest checkpoint is kept: planning again with {margin}, to continue from it"
         else:
             consequence = f"The same command plans again with {margin}, and continues"
         return f"step {self.overrun.step:,}: {self.overrun.words()}. {consequence}"

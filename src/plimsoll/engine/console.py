@@ -104,7 +104,7 @@ class Console:
         self.meter.begin_step()
 
     def saved(self, step: int) -> None:
-        """Logs a save."""
+        """Logs a saved checkpoint."""
         self.file.write(f"saved step {step}")
         self.meter.begin_step()
 
@@ -156,7 +156,7 @@ class Console:
         self.file.close()
 
     def _own(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the numbers among the metrics that only this task has, not the tables."""
+        """Returns the task-specific metrics that are numbers. Leaves out tables, and metrics that every task has."""
         own = {}
         for name, value in with_tables(metrics, self.run.recipe.model.uses.tables).items():
             plain = name.removeprefix("validation_")
@@ -182,4 +182,5 @@ class Console:
                 self._give_up(tracker, f"given up at step {step:,}", problem)
 
     def _give_up(self, tracker: Tracker | TensorBoard, what: str, problem: Exception) -> None:
+        """Logs and prints a warning about a tracker that failed."""
         self.say(f"tracker {tracker.name} is {what}: {type(problem).__name__}: {problem}", important=True)

@@ -54,7 +54,7 @@ def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
             raise StoppedError(
                 f"step {number}: the loss or the gradient is not finite, but the same step taken one operation at a"
                 " time makes no NaN: it is an infinity, or an effect of the compiled order of sums. Nothing was saved"
-                " over the last good checkpoint; lower --learning-rate in a new --run"
+                " over the last good checkpoint: continue from it by `plimsoll resume` with a lower --learning-rate"
             )
         library = str(Path(jax.__file__).parent)
         frames = [frame for frame in frames if not frame.filename.startswith(library)] or list(frames)
@@ -62,7 +62,7 @@ def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
         place = frames[-1]
         raise StoppedError(
             f"step {number}: the first NaN is made in {place.name} ({place.filename}, line {place.lineno}):"
-            f" `{place.line}`. The way there is in {report}. Nothing was saved over the last good checkpoint"
+            f" `{place.line}`. The traceback is in {report}. Nothing was saved over the last good checkpoint"
         )
 
     return watched

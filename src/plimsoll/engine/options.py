@@ -136,7 +136,7 @@ class TrainOptions(Place):
         if self.patience is not None and evaluate is not None and not evaluate.steps:
             reason = "evaluates only at the end"
             if evaluate.is_by_clock:
-                reason = "evaluates by the clock, so often as the machine is fast"
+                reason = "evaluates by the clock, so the number of evaluations depends on the machine's speed"
             raise RecipeError(
                 f"--patience {self.patience} counts evaluations during training, and --eval-every {self.eval_every}"
                 f" {reason}: give --eval-every a number of steps, or leave one of them out"

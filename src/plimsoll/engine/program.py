@@ -67,7 +67,7 @@ def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 
 
 def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
-    """Loads the executables from the cache, or compiles them. Returns freed memory to the system after each stage."""
+    """Loads the executables from the cache, or compiles them. Releases freed memory after each stage."""
     memory.trim()
     files = Files.of(recipe, plan, options, steps=steps)
     executables = None if files is None else files.load()

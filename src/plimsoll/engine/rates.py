@@ -47,9 +47,10 @@ DOTS: Mapping[str, tuple[Any, Any]] = {
     "bfloat16": (jnp.bfloat16, None),
     "float16": (jnp.float16, None),
 }
-"""Precision to the dtype of a matmul's operands and the `precision` argument of `jnp.dot`."""
+"""Map from precision to the dtype of a matmul's operands and the `precision` argument of `jnp.dot`."""
 
 Clock = Callable[[], float]
+"""Function that returns a time in seconds."""
 
 
 def cpu_rates() -> Rates:

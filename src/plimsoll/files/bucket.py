@@ -48,10 +48,11 @@ FRESH_SECONDS = 300
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
-"""Protocol to the package that pip installs for it. Stores of these protocols replace an object atomically."""
+"""Map from protocol to driver package. Stores of these protocols replace an object atomically."""
 PIECE = {"chunksize": 8 * MIB}
+"""Option that limits the size of one piece of an upload."""
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
-"""Package to options that bound its memory while it uploads a large file."""
+"""Map from driver package to options that limit its memory while it uploads a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
 """Pattern of the path of a checkpoint in the run folder."""
 
@@ -197,7 +198,7 @@ class Bucket:
         self.name = ""
         """Random name of the local folder; empty until the folder was trained in or downloaded completely."""
         self.sent: dict[str, State] = {}
-        """Path of a small file or a checkpoint to its local state at the last upload."""
+        """Map from the path of a small file or a checkpoint to its local state at the last upload."""
         self._last_sign = 0.0
         """Time of this folder's last sign in the bucket, in seconds since 1970."""
 
@@ -224,9 +225,9 @@ class Bucket:
                 age = max(0.0, time.time() - owner.at)
                 if age < FRESH_SECONDS:
                     raise RunError(
-                        f"{self.address} is being trained on {owner.host}, which gave a sign {format_seconds(age)} ago:"
-                        " wait for it, stop it, or name another --run. If it is gone, the address is free"
-                        f" {format_seconds(FRESH_SECONDS)} after its last sign"
+                        f"{self.address} is being trained on {owner.host}, which last reported {format_seconds(age)}"
+                        f" ago: wait until {owner.host} ends, stop it, or name another --run. If it is gone, the"
+                        f" address is free {format_seconds(FRESH_SECONDS)} after its last report"
                     )
             self._follow(owner, say)
             self.name = self.name or secrets.token_hex(8)
@@ -241,8 +242,8 @@ class Bucket:
                 self.sent.clear()
             elif owner.folder != self.name:
                 raise TakenError(
-                    f"{self.address} was taken over by {owner.host}, as any machine may when nothing was heard of this"
-                    f" one for {format_seconds(FRESH_SECONDS)}: nothing more is sent there from here"
+                    f"{self.address} was taken over by {owner.host}, because this machine had not reported for"
+                    f" {format_seconds(FRESH_SECONDS)}: this machine uploads nothing more to it"
                 )
             self._sign(time.time())
 
@@ -372,8 +373,8 @@ class Bucket:
             aside = next(path for path in numbered if not path.exists())
             self.folder.rename(aside)
             say(
-                f"{self.address} was continued elsewhere, and {self.folder} has what was never sent there: that is set"
-                f" aside as {aside}"
+                f"{self.address} was continued on another machine, and {self.folder} has changes that were never"
+                f" uploaded: the folder is set aside as {aside}"
             )
 
         # Download. If this is interrupted, the folder has no name, and everything is downloaded again.

@@ -49,7 +49,7 @@ class Facts:
     """Files and options that identify data. Equal facts mean the same data. The name of a single file is ignored."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
-    """Path of a file, relative to the files' common folder, to its facts."""
+    """Map from the path of a file, relative to the files' common folder, to its facts."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the data depend on, serializable as JSON."""
 

@@ -46,9 +46,9 @@ POSITION = "position.json"
 """Name of a checkpoint's file with its `Position`."""
 MADE_ANEW = {
     "ledger.json": "remove it, and the next session begins another",
-    "overruns.json": "remove it, and how much the run's plan has to leave free is found again",
+    "overruns.json": "remove it, and the next overrun determines the plan's safety margin again",
 }
-"""Name of a file that a run can do without, to the advice if that file is damaged."""
+"""Map from a file that a run can do without to the advice if the file is damaged."""
 SEAL = "checksums.json"
 """Name of the run folder's file with the checksums of SEALED files."""
 SEALED = ("data.json", "tokenizer.json", "validation.npy")

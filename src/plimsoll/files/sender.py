@@ -76,8 +76,8 @@ class Sender:
             self.say(f"{self.address} is up to date")
         else:
             self.behind = (
-                f"{self.address} is behind what was trained: {reason}. It is whole in {self.folder}: the same command,"
-                " on this machine, sends it and goes on"
+                f"{self.address} is behind what was trained: {reason}. The run is whole in {self.folder}: the same"
+                " command, on this machine, uploads it and continues"
             )
 
     def _reply(self) -> dict[str, Any]:

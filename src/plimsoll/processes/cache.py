@@ -27,13 +27,13 @@ PARTS = {
     "tokens": "tokenised text",
     "answers": "answers of the compiler",
 }
-"""Subfolder of the cache to its description. Missing entries are created again when they are needed."""
+"""Map from a subfolder of the cache to its description. Missing entries are created again when they are needed."""
 LIMIT = "PLIMSOLL_CACHE_LIMIT"
 """Environment variable with the size limit of the cache."""
 DEFAULT_LIMIT_BYTES = 5 * GIB
 IN_USE_SECONDS = 3600
-"""Seconds after its last use for which an entry is kept, even above the limit. Training needs the functions that were
-compiled just before it, because compiling them again would need more memory."""
+"""Seconds after an entry's last use for which the entry is kept, even above the limit. Training needs the functions
+that were compiled just before it: compiling them again would need more memory."""
 LOCK_OF_JAX = ".lockfile"
 """Name of JAX's lock file in the cache, which is not an entry."""
 
@@ -167,7 +167,10 @@ def _remove(entry: Entry) -> bool:
 
 
 def _remove_text(text: Path) -> bool:
-    """Removes the folder of a tokenised text. It is renamed first, so that no process finds half of it.
+    """Removes the folder of a tokenised text. The folder is renamed first, so that no process finds half of it.
+
+    Returns:
+        False if another process has replaced the lock file meanwhile, else True.
 
     Raises:
         OSError: A process is writing the folder.

@@ -42,8 +42,8 @@ AHEAD_OF_TIME = {
     },
     "cuda": {},
 }
-"""Platform to the variables of child processes that compile for an absent chip (`planner/topology.py`). The backend of
-these processes is the CPU."""
+"""Map from platform to the variables of child processes that compile for an absent chip (`planner/topology.py`). The
+JAX backend of these processes is the CPU."""
 UNTUNED = "--xla_gpu_autotune_level=0"
 """Option that switches off autotuning in compile processes for an absent NVIDIA GPU: tuning needs the GPU."""
 

@@ -153,7 +153,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
             unfinished.rename(place)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    say(f"ready: `plimsoll plan RECIPE --chip {kit.proof}` asks its compiler from now on")
+    say(f"ready: `plimsoll plan RECIPE --chip {kit.proof}` uses its compiler from now on")
     return _python(place)
 
 

@@ -28,13 +28,13 @@ class ComparedChip:
     why_not: str = ""
     """Reason that no plan fits."""
     floor_bytes: int | None = None
-    """Smallest predicted peak among all plans, if none fits."""
+    """Smallest predicted peak that the search found, if no plan fits."""
     price_per_hour: float | None = None
     """Price per hour of all devices together, as the user gave it."""
 
     @property
     def needed_bytes(self) -> int | None:
-        """Predicted peak of the plan; if none fits, the smallest predicted peak."""
+        """Predicted peak of the plan; if no plan fits, the smallest predicted peak that the search found."""
         return self.planned.peak_bytes if self.planned else self.floor_bytes
 
     @property

@@ -44,14 +44,14 @@ class LadderRow:
     host_bytes: int | None = None
     """Bytes in the memory of each host, beside an accelerator."""
     step_seconds: float | None = None
-    """Seconds of a step: predicted, or the median of the measured ones."""
+    """Seconds of a step: predicted, or the median of measured steps."""
     session_step_seconds: list[float] = field(default_factory=list[float])
-    """Seconds of a step in each session."""
+    """Median seconds of a step in each training session."""
     per_second: float | None = None
     """Tokens or examples per second."""
     measured_peak_bytes: int | None = None
     loss: float | None = None
-    """Last training loss."""
+    """Training loss of the last step."""
     validation_loss: float | None = None
     step_ratio: float | None = None
     """Step time divided by the step time of the first trained rung."""
@@ -79,7 +79,7 @@ class Ladder:
     """Steps at which the training sessions of each rung end."""
     rungs: list[LadderRow]
     left_out: Mapping[str, str]
-    """Name of a rung that was left out, to the reason."""
+    """Map from the name of an omitted rung to the reason."""
 
     @property
     def parameters(self) -> int | None:

@@ -18,7 +18,7 @@ WIDTH = 100
 
 
 Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Title of a column to its alignment, `l` (left) or `r` (right), and a function from a row to the cell's text."""
+"""Map from a column's title to its alignment, `l` (left) or `r` (right), and a function from a row to a cell's text."""
 
 
 def known(value: float | None, form: str | Callable[[float], str]) -> str:

@@ -103,7 +103,7 @@ class Chart:
     caption: str = ""
     """Text below the chart, which says what to look for."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Name of a limit, like the budget, to its value. Limits are drawn as horizontal lines."""
+    """Map from the name of a limit, like the budget, to its value. Limits are drawn as horizontal lines."""
     from_zero: bool = False
     """True if the vertical axis begins at zero. Otherwise the axis is logarithmic if the values span decades."""
     logarithmic_x: bool = False
@@ -164,7 +164,7 @@ class Bar:
 
     name: str
     parts: Mapping[str, float]
-    """Name of a part of the bar to its length, from the left."""
+    """Map from the name of a part of the bar to its length. Parts are drawn from the left."""
     text: str
     """Text at the end of the bar."""
     start: float = 0
@@ -190,7 +190,7 @@ class Bars:
     """Name of the horizontal axis with its unit."""
     caption: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
-    """Name of a limit, like the budget, to its value. Limits are drawn as vertical lines."""
+    """Map from the name of a limit, like the budget, to its value. Limits are drawn as vertical lines."""
     unit: str = ""
     """Name of the vertical axis; empty, because the bars have names."""
 

@@ -26,7 +26,7 @@ from plimsoll.report.layout import (
 from plimsoll.units import GIB, format_bytes, format_count, format_seconds
 
 STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by the chip's rates"}
-"""Source of a predicted step time to its description."""
+"""Map from the source of a predicted step time to a description."""
 SLOW_STEP = 600.0
 """Seconds of a step above which the plan's table has a warning."""
 SLOW_ADVICE = "fewer examples, shorter ones or more devices make it shorter"
@@ -97,7 +97,7 @@ def expected_rows(planned: Planned) -> list[tuple[str, str]]:
         between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
         rows.append(("estimated", f"without a compiler: {between}, by {band.plans} plans that were also compiled"))
     if planned.trial is not None:
-        rows.append(("process", "weighed in a trial of this plan"))
+        rows.append(("process", "measured in a trial process of this plan"))
     elif planned.imported_bytes:
         imports = format_bytes(planned.imported_bytes)
         rows.append(("process", f"imports of {imports}, and {planned.instructions:,} compiled instructions"))
@@ -171,7 +171,7 @@ def flag_of(lever: str) -> str:
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Returns the name of each lever to its value in words. Levers that most plans leave off appear only when on."""
+    """Returns a map from lever to value, in words. Levers that most plans leave off appear only if they are on."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
 
@@ -220,7 +220,7 @@ def buffers_table(planned: Planned) -> Table:
     }
     title = "largest temporary arrays at the peak of a step, and the lines of code that make them"
     if not planned.largest_buffers:
-        title = "largest temporary arrays of the step: no compiler said (`plimsoll chips --install` adds compilers)"
+        title = "largest temporary arrays of the step: unknown without a compiler (`plimsoll chips --install`)"
     return table(planned.largest_buffers, cells, title=title)
 
 

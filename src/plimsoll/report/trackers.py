@@ -77,7 +77,7 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
 
 
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
-"""Metric to its name in the published guide of `longcontext`. TensorBoard gets the metric under both names."""
+"""Map from a metric to its name in the published guide of `longcontext`. TensorBoard gets both names."""
 ALLOCATED = "Memory/allocated_gb"
 """TensorBoard's name, from the guide of `longcontext`, for the memory in use in units of 10^9 bytes. It is the device's
 memory on an accelerator, else the resident set."""
@@ -193,7 +193,7 @@ TRACKERS: dict[str, Callable[[Tracked], Tracker | TensorBoard]] = {
     "mlflow": _mlflow,
     "none": _none,
 }
-"""Name of a tracker to the function that starts it."""
+"""Map from a tracker's name to the function that starts the tracker."""
 PACKAGES = ("wandb", "trackio", "mlflow")
 """Trackers that need an optional package of the same name."""
 

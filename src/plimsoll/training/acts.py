@@ -94,7 +94,7 @@ class Evaluate:
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if the session's initial state was due for evaluation, but a signal ended that session first."""
+        """Returns True if the evaluation of this session's initial state is due, but a signal stopped it before."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:

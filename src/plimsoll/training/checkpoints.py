@@ -41,7 +41,8 @@ from plimsoll.training.initial_weights import copied
 from plimsoll.units import MIB, format_bytes
 
 WRITTEN_BYTES, READ_BYTES = 64 * MIB, 16 * MIB
-"""Bytes that Orbax writes or reads concurrently, unless one shard is larger. Bytes being read are in memory twice."""
+"""Limits on the bytes that Orbax writes or reads concurrently. A larger shard raises the limit. Orbax holds bytes twice
+while it reads them."""
 STATE = "state"
 """Name of Orbax's folder in a checkpoint."""
 FROZEN = "['params']['frozen']"
@@ -182,7 +183,7 @@ class Checkpoints:
             if not number.isdigit() or is_finished(folder):
                 continue
             if int(number) > newest and (folder / POSITION).exists():
-                notes.append(f"checkpoint {int(number)} has no {MANIFEST} to say that it is whole: removed")
+                notes.append(f"checkpoint {int(number)} has no {MANIFEST}, so it is incomplete: removed")
             remove(folder)
 
         # Set damaged checkpoints aside until one is undamaged.
@@ -249,7 +250,7 @@ def read_leaves(folder: Path, *, only: str | tuple[str, ...] = "") -> Iterator[t
 
 
 def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads some arrays of a checkpoint, in Orbax's own way.
+    """Reads some arrays of a checkpoint.
 
     Args:
         folder: Folder of the checkpoint.

@@ -32,7 +32,7 @@ def needed(state_bytes: int) -> Disk:
 
 
 def require_room(checkpoints: Path, disk: Disk, *, free: int | None = None) -> None:
-    """Raises RunError if a run's checkpoints do not fit on the disk. Existing checkpoints count as room.
+    """Raises RunError if a run's checkpoints do not fit on the disk. The bytes of existing checkpoints count as free.
 
     Args:
         checkpoints: The folder of the run's checkpoints.

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from jax._src import distributed as runtime  # jax 0.10.2: the store of its client has no public name
+from jax._src import distributed as runtime  # jax 0.10.2: its client of the key-value store is not public
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plimsoll.errors import RunError

@@ -44,7 +44,7 @@ def require_finite(leaves: Sequence[tuple[str, Any]], step: int) -> None:
     """
     numbers = [(path, leaf) for path, leaf in leaves if not np.issubdtype(leaf.dtype, np.integer)]
 
-    # On an accelerator, check arrays in device memory on the device, to save a copy to the host.
+    # On an accelerator, check arrays in device memory on the device, without copying them to the host.
     if jax.default_backend() != "cpu":
         on_device = [(path, leaf) for path, leaf in numbers if leaf.sharding.memory_kind == "device"]
         finite = jax.device_get(_are_finite([leaf for _, leaf in on_device]))
@@ -54,8 +54,8 @@ def require_finite(leaves: Sequence[tuple[str, Any]], step: int) -> None:
     for path, leaf in numbers:
         if not all(is_finite(np.asarray(shard.data)) for shard in leaf.addressable_shards):
             raise StoppedError(
-                f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Lower"
-                " --learning-rate, or find the cause with --debug-nans, and run the same command again"
+                f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Continue from that"
+                " checkpoint by `plimsoll resume` with a lower --learning-rate, or find the cause with --debug-nans"
             )
 
 

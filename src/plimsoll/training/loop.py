@@ -20,8 +20,8 @@ from plimsoll.training.step import Report, State
 from plimsoll.training.stop import Ended, Stop
 
 IN_FLIGHT = {"cpu": 1}
-"""Backend to the largest number of steps in flight; 2 for other backends. Without a limit JAX dispatches further steps,
-and memory grows.
+"""Map from backend to the largest number of steps in flight; 2 for other backends. Without a limit JAX would dispatch
+steps far ahead, and memory would grow.
 
 On a CPU the limit is 1. The next step would allocate temporaries while the kernel still reclaims those of the previous
 step, which at times raised the peak by a fifth of the temporaries (notes, "Two steps at once"). A small model's
@@ -139,6 +139,6 @@ def require_finite_step(step: int, numbers: Mapping[str, float]) -> None:
         return
     raise StoppedError(
         f"step {step}: the loss is {loss:g} and the gradient's norm {norm:g}, so training stopped and saved nothing"
-        " over the last good checkpoint. Continue from there with the same command and a lower --learning-rate in a new"
-        " --run, or find the cause with --debug-nans"
+        " over the last good checkpoint. Continue from it by `plimsoll resume` with a lower --learning-rate, or find"
+        " the cause with --debug-nans"
     )

@@ -1,7 +1,7 @@
-"""Current and peak resident set of this process, and functions that return freed memory to the system.
+"""Current and peak resident set of this process, and functions that release freed memory to the system.
 
-The peak resident set (`VmHWM`) counts against the budget on a CPU. `trim` returns the memory that compiling and loading
-left in the allocator.
+The peak resident set (`VmHWM`) counts against the budget on a CPU. `trim` releases the memory that compiling and
+loading left in the allocator.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from pathlib import Path
 from plimsoll.processes.environment import ALLOCATOR, GIVES_BACK
 
 GROWTH_BYTES = 4 * 2**20
-"""Growth of the resident set between steps after which the heap is trimmed."""
+"""Growth of the resident set between steps, in bytes, after which the heap is trimmed."""
 SMALLEST_MAPPED = ALLOCATOR["glibc.malloc.mmap_threshold"]
 """Smallest buffer, in bytes, that malloc maps by `mmap` and returns to the system when it is freed."""
 LOOK_SECONDS = 0.02
@@ -70,7 +70,7 @@ def settle(*, enough: int = 0, patience: float = 0.03, interval: float = 5e-4) -
 
 
 def trim() -> None:
-    """Returns freed heap and pages of library code to the system, after loading, compiling, saving or evaluating.
+    """Releases freed heap and pages of library code to the system. Call it after loading, compiling or saving.
 
     A compile leaves 90 to 140 MiB of freed heap, and the start of the process about 125 MiB of library pages. Without
     glibc the heap is not trimmed. Library pages are dropped only in processes for the CPU (`GIVES_BACK`): an
@@ -83,7 +83,7 @@ def trim() -> None:
 
 
 def trim_heap() -> None:
-    """Returns freed heap memory to the system. Does nothing without glibc."""
+    """Releases freed heap memory to the system. Does nothing without glibc."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)

@@ -19,7 +19,7 @@ AHEAD = 2
 
 
 class OnDevice:
-    """A `types.Source` whose batches are on the device. `state` is the position after the last batch it returned."""
+    """A `types.Source` whose batches are on the device. `state` is the position after the last batch of `__next__`."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put

@@ -70,7 +70,7 @@ kernels by timing. Triton's matmuls then have no configuration and do not compil
 off (notes, "On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]
-"""Name of a batch's array to its shape and dtype."""
+"""Map from the name of a batch's array to its shape and dtype."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from plimsoll.types import Batch
 
 
 class EvaluationStopped(Exception):
-    """The end of an evaluation before its last batch."""
+    """Raised when an evaluation is stopped before its last batch."""
 
 
 def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:

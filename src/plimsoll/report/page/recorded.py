@@ -80,11 +80,11 @@ class Recorded:
     sessions: Sequence[Facts] = ()
     """Start time, versions and machine of each session."""
     columns: Mapping[str, Column] = field(default_factory=dict)
-    """Name of a metric to its logged values."""
+    """Map from a metric's name to its logged values."""
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Purpose to command, for commands that continue, repeat or use the run."""
+    """Map from purpose to command, of the commands that continue, repeat or use the run."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
     """Steps, and the learning rate at each of these steps."""
     exhibits: Sequence[Facts] = ()

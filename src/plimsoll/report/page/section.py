@@ -34,7 +34,7 @@ class Section:
     folded: Sequence[Table] = ()
     """Tables that are folded until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Purpose of a command to the command."""
+    """Map from purpose to command, of commands that a reader may copy."""
 
     @property
     def is_empty(self) -> bool:
@@ -53,7 +53,7 @@ class Page:
     """First sentence of the page, with the most important result."""
     sections: Sequence[Section]
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Name to text, of the figures at the top of the page."""
+    """Map from name to text, of the figures at the top of the page."""
     is_alarming: bool = False
     """True if the verdict reports a problem, like an exceeded budget."""
 
