@@ -110,7 +110,7 @@ def line(tmp_path, *, budget, **options):
 def test_what_starting_needs_is_not_answered_by_another_plan(tmp_path):
     assert line(tmp_path, budget=1).is_exceeded()
     begun = line(tmp_path, budget=1)
-    begun.started = allocator.peak_bytes()
+    begun.peak_before_training = allocator.peak_bytes()
     assert not begun.is_exceeded()
 
 

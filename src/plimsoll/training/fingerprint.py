@@ -54,8 +54,8 @@ def require_finite(leaves: Sequence[tuple[str, Any]], step: int) -> None:
     for path, leaf in numbers:
         if not all(is_finite(np.asarray(shard.data)) for shard in leaf.addressable_shards):
             raise StoppedError(
-                f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Continue from that"
-                " checkpoint by `plimsoll resume` with a lower --learning-rate, or find the cause with --debug-nans"
+                f"step {step}: {path} is not finite, so nothing was saved over an earlier checkpoint. Continue from"
+                " that checkpoint by `plimsoll resume` with a lower --learning-rate, or find the cause by --debug-nans"
             )
 
 
