@@ -27,7 +27,8 @@ from plimsoll.units import GIB, MIB
 CPU_CALLS = 400
 """Number of calls of an almost empty step, which measure the fixed cost of a call. Takes a tenth of a second."""
 TOUCHED = 64 * MIB
-"""Bytes of a new array that measures the cost of page faults. Pages are huge, as in training (environment.py)."""
+"""Bytes of a new array whose first touch is timed, to measure page faults. Training has huge pages, too
+(environment.py)."""
 
 CALL_SECONDS = 0.2
 """Least duration of a timed call on a GPU: some thousand times the cost of launching it and waiting for it."""

@@ -1,6 +1,6 @@
 """A run in a bucket. It is trained in a local folder of the cache, which is uploaded to the bucket.
 
-    gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last sign
+    gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last heartbeat
     gs://bucket/run/metrics.jsonl, plan.json    small files, uploaded whole after each change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
@@ -42,9 +42,9 @@ State = list[int]
 OWNER = "owner.json"
 """Name of the file in the bucket with the run's `Owner`."""
 SIGN_SECONDS = 60
-"""Seconds after which an uploading folder renews its sign in the bucket."""
+"""Seconds between heartbeats of an uploading folder: it writes the time into owner.json."""
 FRESH_SECONDS = 300
-"""Seconds after a folder's last sign from which another folder may take the run over."""
+"""Seconds after an uploading folder's last heartbeat from which another folder may take the run over."""
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
@@ -109,7 +109,7 @@ class Owner:
     host: str
     """Name of the machine with the local folder."""
     at: float
-    """Time of the last sign in seconds since 1970; 0 if the folder has released the run."""
+    """Time of the last heartbeat in seconds since 1970; 0 if the folder has released the run."""
 
 
 class Store:
@@ -200,7 +200,7 @@ class Bucket:
         self.sent: dict[str, State] = {}
         """Map from the path of a small file or a checkpoint to its local state at the last upload."""
         self._last_sign = 0.0
-        """Time of this folder's last sign in the bucket, in seconds since 1970."""
+        """Time of this folder's last heartbeat in the bucket, in seconds since 1970."""
 
         self._notes = self.folder / ".bucket.json"
         if self._notes.exists():
@@ -235,7 +235,7 @@ class Bucket:
             self._sign(time.time())
 
     def renew(self) -> None:
-        """Renews the folder's sign in the bucket. Raises TakenError if another machine has taken the run over."""
+        """Writes a heartbeat into the bucket. Raises TakenError if another machine has taken the run over."""
         with self.store.refusing():
             owner = self._owner()
             if owner is None:  # the address was emptied
@@ -253,7 +253,11 @@ class Bucket:
             self._sign(0.0)
 
     def _sign(self, at: float) -> None:
-        """Writes this folder as the owner into the bucket, with the time of the sign."""
+        """Writes this folder as the owner into the bucket.
+
+        Args:
+            at: Time of the heartbeat in seconds since 1970; 0 to release the run.
+        """
         owner = Owner(self.name, socket.gethostname(), at)
         path = self.folder / f".{OWNER}"
         replace_file(path, json.dumps(asdict(owner)))
@@ -322,7 +326,7 @@ class Bucket:
         return dict(sorted(small.items(), key=itemgetter(1))) | dict(sorted(whole.items()))
 
     def _put(self, path: Path, name: str) -> None:
-        """Uploads a file. Renews the folder's sign first, if the last sign is older than SIGN_SECONDS."""
+        """Uploads a file. Writes a heartbeat first, if the last one is older than SIGN_SECONDS."""
         if time.time() - self._last_sign > SIGN_SECONDS:
             self.renew()
         self.store.put(path, name)
