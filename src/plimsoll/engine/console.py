@@ -26,7 +26,7 @@ OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
 
 
 class Console:
-    """The `training.acts.Log` of one session. Creating it prints the run's notes and its first step."""
+    """The `training.acts.Log` of one session. Creating it prints the run's notes and the resumed step."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None

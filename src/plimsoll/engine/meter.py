@@ -88,7 +88,7 @@ class Meter:
         self._step_seconds = 0.0
         self._steps = 0
 
-        # Rate, memory and MFU. An MFU above 1 is left out: the machine's FLOP/s were then measured under other load.
+        # Rate, memory and MFU. An MFU above 1 is left out: the machine's FLOP/s may have been measured under load.
         spec = self._run.prepared.spec
         examples = self._run.recipe.effective_batch * spec.rate_per_example
         row = {

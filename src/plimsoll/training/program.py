@@ -59,8 +59,8 @@ AS_PLANNED: Options = {"xla_disable_hlo_passes": ",".join(passes_left_out(jaxlib
 """Compiler options for every step on a GPU, which disable the passes of `passes_left_out`."""
 
 IN_ANY_ORDER: Options = {"xla_gpu_deterministic_ops": False, "xla_gpu_exclude_nondeterministic_ops": False}
-"""Compiler options for a non-deterministic step on a GPU. They override a user's XLA_FLAGS, with which attention would
-have no kernel (levers/cudnn_calls.py)."""
+"""Compiler options for a non-deterministic step on a GPU. They override a user's XLA_FLAGS that ask for determinism,
+under which attention would have no kernel (levers/cudnn_calls.py)."""
 
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 """Compiler options for a GPU that make two runs bit-identical (levers/records/deterministic.py).
