@@ -1,4 +1,4 @@
-"""A plan, its bytes as predicted and as measured, and what else the planner found. Nothing here imports JAX."""
+"""Plans, the ledgers of their predicted and measured bytes, and the other results of planning. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from plimsoll.types import STORED, Compute, Levers, Numerics, Offload, Precision
 from plimsoll.units import format_bytes
 
 Verdict = Literal["fits", "does not fit", "uncertain"]
-"""Whether a plan fits; uncertain only where nothing was compiled."""
+"""Answer to whether a plan fits its budget. Only a plan that was not compiled is uncertain."""
 Source = Literal["compiled", "estimated"]
 OTHER = "other"
-"""Component of a measured peak that none of the predicted ones accounts for."""
+"""Name of the component for measured bytes beyond all predicted components."""
 RUNNING = ("train", "evaluate", "save")
-"""Phases whose bytes a plan decides about; to load, to start and to restore costs the same under every plan."""
+"""Phases that get the margin after an overrun. Loading, starting and restoring a run get none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A value for every lever, and what it was made for. Frozen in the run at its start; flat in JSON."""
+    """A value for every lever, with the chip and the number of devices. Its JSON is one flat object."""
 
     chip: str
     accumulation: int
-    """Micro-batches of a step."""
+    """Number of micro-batches in an optimizer step."""
     devices: int = 1
     """Devices over which the batch is split."""
     levers: Levers
-    """Levers without a value are off."""
+    """Values by the names of levers. A lever that is not named is off."""
     pinned: tuple[str, ...] = ()
-    """Levers the user set; the others were found."""
+    """Names of the levers that the user set. The search chose the others."""
 
     def __post_init__(self) -> None:
         unknown = self.levers.keys() - registry.LEVERS.keys()
         if unknown:
             raise TypeError(
-                f"a plan has no lever {', '.join(sorted(unknown))}: the file or package of its recipe, which may have"
-                " registered it, is not imported here"
+                f"a plan has no lever {', '.join(sorted(unknown))}: the file or package of its recipe may have"
+                " registered it, and is not imported here"
             )
         complete = {name: self.levers.get(name, lever.plain) for name, lever in registry.LEVERS.items()}
         object.__setattr__(self, "levers", Levers(complete))
 
     def lever(self, name: str) -> Any:
-        """Returns the value of a lever, also of one that was registered after this plan was made."""
+        """Returns the value of a lever. A lever that was registered after this plan was made has its plain value."""
         return self.levers.get(name, registry.LEVERS[name].plain)
 
-    # Those that are read much.
+    # Levers that much code reads.
 
     @property
     def micro_batch(self) -> int:
@@ -69,10 +69,10 @@ class Plan:
 
     @property
     def fsdp(self) -> int:
-        """Devices that share one copy of the state; the batch is split over all of them either way."""
+        """Number of devices that share one copy of the state. The batch is split over all devices."""
         return self.levers["fsdp"]
 
-    # What follows from them.
+    # Values derived from the levers.
 
     @property
     def numerics(self) -> Numerics:
@@ -87,7 +87,7 @@ class Plan:
         return Storage(**{name: self.levers[name] for name in STORED})
 
     def compute(self, platform: str) -> Compute:
-        """Returns what a model sees of this plan."""
+        """Returns the part of this plan that a model sees."""
         return Compute(platform=platform, levers=self.levers)
 
     def with_levers(self, **levers: Any) -> Plan:
@@ -95,22 +95,22 @@ class Plan:
         return replace(self, levers=Levers(self.levers | levers))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns names and values as they stand in JSON."""
+        """Returns the plan as a JSON object: names of fields and of levers to their values."""
         own = values.fields_to_json(self)
         return {"chip": own.pop("chip"), **own.pop("levers"), **own}
 
     @classmethod
     def from_dict(cls, content: Any, path: str = "plan") -> Plan:
-        """Returns the plan that `to_dict` made these values from; levers that were not there yet are off.
+        """Returns the plan of a JSON object that `to_dict` returned. Levers that the object lacks are off.
 
         Raises:
-            TypeError: A name is no lever, a lever is missing, or a value is none that it can have.
+            TypeError: A name is no lever, or a lever cannot have its value.
         """
         names = {field.name for field in fields(cls)}
         levers = Levers({name: value for name, value in dict(content).items() if name not in names})
         plan = values.fields_from_json(cls, {**content, "levers": levers}, path)
 
-        # Numbers have bounds, too.
+        # Check the ranges of numbers, which their types do not have.
         counts = {"accumulation": plan.accumulation, "devices": plan.devices}
         wrong = [name for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
         wrong += [name for name, count in counts.items() if count < 1]
@@ -121,29 +121,29 @@ class Plan:
 
 
 def plain_compute(**levers: Any) -> Compute:
-    """Returns what a model sees where every other lever is off, those that were registered from outside among them."""
+    """Returns a `Compute` with these values. All other levers are off, also those registered outside the package."""
     return Compute(levers=Levers(registry.plain() | levers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """What a process weighs that has loaded a run's functions and has no state yet."""
+    """Resident memory of a training process that has loaded its functions and has no training state yet."""
 
     resident_bytes: int
-    """Resident set, with the heap trimmed."""
+    """Bytes of the process's resident set once its functions are loaded, with the heap trimmed."""
     loading_bytes: int
-    """Its peak until then."""
+    """Peak bytes of the process's resident set while it loads its functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakBytes:
-    """Predicted bytes by component, in the dearest phase; their sum is the predicted peak."""
+    """Predicted bytes of the phase with the highest peak, by component. The sum of the components is the peak."""
 
     components: Mapping[str, int]
     phase: str
-    """The phase of the run in which the peak falls: start, train, save or evaluate."""
+    """Phase of the run with the highest peak, like "train" or "save"."""
     spare_bytes: int = 0
-    """Bytes of the budget that stay free beside the predicted peak."""
+    """Bytes of the budget that must stay free beside the predicted peak."""
 
     @property
     def predicted_peak_bytes(self) -> int:
@@ -151,7 +151,7 @@ class PeakBytes:
 
     @property
     def needed_bytes(self) -> int:
-        """The smallest budget that this plan is chosen for."""
+        """Smallest budget in bytes that the plan fits: the predicted peak and the spare bytes."""
         return self.predicted_peak_bytes + self.spare_bytes
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,12 +160,12 @@ class PeakBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger(PeakBytes):
-    """Bytes of one host's process."""
+    """Predicted bytes of the training process on one host, beside its accelerators."""
 
     budget_bytes: int | None
-    """None where nobody has said how much there is."""
+    """Bytes of host memory that the process may use; None if neither the user nor the chip's figures name them."""
     pinned_bytes: int = 0
-    """Bytes that a step has pinned there: what is offloaded, and the inputs that wait for the backward pass."""
+    """Bytes of pinned host memory in a step: offloaded state, and activations offloaded until the backward pass."""
 
     @property
     def fits(self) -> bool:
@@ -174,14 +174,14 @@ class HostLedger(PeakBytes):
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger(PeakBytes):
-    """Bytes of one device."""
+    """Predicted bytes of one device, or on a CPU of the process."""
 
     budget_bytes: int
     source: Source = "compiled"
     phases: Mapping[str, int] = field(default_factory=dict)
-    """Predicted peak of every phase."""
+    """Predicted peak bytes by phase."""
     host: HostLedger | None = None
-    """Ledger of each host beside its accelerators; None where the host is the device."""
+    """Ledger of each host beside its accelerators; None on a CPU, where the host is the device."""
 
     @property
     def fits(self) -> bool:
@@ -190,7 +190,7 @@ class Ledger(PeakBytes):
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """A plan that was considered and not chosen, and why."""
+    """A plan that was compared and not chosen, with the reason."""
 
     plan: Plan
     predicted_peak_bytes: int
@@ -200,143 +200,143 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A plan that no other beats, on the line of bytes against time."""
+    """A plan on the frontier: no other plan needs both fewer bytes and less time."""
 
     plan: Plan
     needed_bytes: int
-    """The smallest budget that it fits in."""
+    """Smallest budget in bytes that the plan fits."""
     step_seconds: float
     compiled: bool
-    """False where its bytes are believed, from a traced step."""
+    """False if the bytes are estimated from the traced step and not compiled."""
     chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriedValue:
-    """A value of an option for which a plan was looked for."""
+    """A value of an option that the search for the largest value planned for."""
 
     value: int
     needed_bytes: int | None = None
-    """The smallest budget that it fits in; None where there is no plan of it."""
+    """Smallest budget in bytes that the value's plan fits; None if the value has no plan."""
     fits: bool = False
     free: bool
-    """Whether all levers were free, in time enough, and not those of the smallest plan of another value."""
+    """True if the search was free to choose every lever and ended in time. False for levers of another value's plan."""
     refused: str = ""
-    """Why there is no plan of it."""
+    """Reason why the value has no plan; empty if it has one."""
     step_seconds: float | None = None
-    """Time of one optimizer step; None where there is no plan, or the chip's rate is unknown."""
+    """Seconds of one optimizer step; None if there is no plan, or the chip's rate is unknown."""
     per_second: float | None = None
-    """Tokens per second, or where a step has none its examples."""
+    """Tokens per second, or examples per second for a recipe without tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """The largest value of an option that fits, and how it was found (api/planning/largest.py)."""
+    """The largest value of an option that fits the budget, and the values that were tried (api/planning/largest.py)."""
 
     option: str
     """Name of the option, with hyphens."""
     value: int
     next_value: int | None
-    """One step larger; None where the option ends at the value."""
+    """Value one step larger than `value`; None if `value` is the option's maximum."""
     next_needed_bytes: int | None
-    """The smallest budget that this would fit in; None where nobody knows."""
+    """Smallest budget in bytes that `next_value` would fit; None if it is unknown."""
     bounded_by: Literal["bytes", "option", "recipe", "time"]
-    """What keeps it from being larger: the budget, where the option ends, a refusal of the recipe, or the time."""
+    """Limit of `value`: the budget, the option's maximum, a refusal of the recipe, or the time limit of planning."""
     reason: str
     tried: tuple[TriedValue, ...] = ()
-    """Values in the order in which they were tried."""
+    """All values that were tried, in the order of trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """A temporary of the compiled step, and where it comes from."""
+    """A temporary buffer of the compiled step, with its source line."""
 
     bytes: int
     shape: str
-    """Like `float32[256,512]`."""
+    """Type and sizes, like `float32[256,512]`."""
     what: str
-    """The operation that makes it, in JAX's words."""
+    """JAX's name of the operation that computes the buffer."""
     place: str
-    """File and line of the recipe's, the user's or our own source; empty where the compiler made it up."""
+    """File and line of Python that the operation comes from; empty for an operation that the compiler added."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateBand:
-    """Range of the compiler's bytes for a plan that no compiler has seen (planner/estimated.py)."""
+    """Range in which a compiler's peak would lie, for a plan that was only estimated (planner/estimated.py)."""
 
     plans: int
-    """Number of plans that were also compiled, by which the range is known."""
+    """Number of plans whose estimates were compared with a compiler: the range comes from their errors."""
     lowest_peak_bytes: int
     highest_peak_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """Bytes of the checkpoints that a run keeps (training/disk.py)."""
+    """Disk space of the checkpoints that a run keeps (training/disk.py)."""
 
     checkpoint_bytes: int
-    """Of one."""
+    """Bytes of one checkpoint."""
     kept_at_once: int
-    """Number of checkpoints, at most."""
+    """Largest number of checkpoints on disk at one time."""
     bytes: int
-    """Of them all."""
+    """Bytes of all checkpoints on disk at one time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """Result of a search: the plan, the bytes it expects, how long a step takes, and what else was seen."""
+    """Result of a search: the plan with its predicted bytes and step time, and the plans that it was compared with."""
 
     plan: Plan
     ledger: Ledger
     recipe: str
     parameters: int
     step_seconds: float | None
-    """Time of one optimizer step; None where the chip's rate is unknown."""
+    """Seconds of one optimizer step; None where the chip's rate is unknown."""
     step_seconds_source: Literal["measured", "kernels", "roofline"]
-    """Source of that time: a clock, the compiled step's kernels added up, or the chip's rates alone."""
+    """Source of `step_seconds`: a clock, the sum of the compiled step's kernels, or the chip's rates alone."""
     step_seconds_range: tuple[float, float] | None = None
-    """Least and most that an estimate may be in truth, by the steps that were measured; None of one that was timed."""
+    """Lowest and highest likely seconds of a step, from the errors of earlier estimates; None if the step was timed."""
     step_flops: float
     chip_flops: float
-    """Floating-point operations per second of the chip, in the plan's precision."""
+    """Peak floating-point operations per second of the chip, in the plan's precision."""
     tokens_per_step: int | None
     examples_per_step: int
     compiles: int
     devices: int
     reason: str
     hosts: int = 1
-    """Processes that the devices belong to."""
+    """Number of training processes: one on each host."""
     alternatives: tuple[Alternative, ...] = ()
     frontier: tuple[Point, ...] = ()
-    """Plans that nothing beats in bytes and in time, the smallest first."""
+    """Plans that no other plan beats in both bytes and time, the smallest first."""
     temporary_bytes: int = 0
-    """Temporaries of a step on one device; 0 where the compiler does not say."""
+    """Bytes of a step's temporaries on one device."""
     imported_bytes: int = 0
-    """Weight of a process that has imported what training imports."""
+    """Resident memory of a process after training's imports, in bytes."""
     instructions: int = 0
-    """Instructions of the compiled step: with the imports, what a process weighs that was not weighed."""
+    """Number of instructions of the compiled step. The resident memory of compiled code is predicted from it."""
     trial: Process | None = None
-    """Weight of a trial process of this plan; None where there was none."""
+    """Measured resident memory of a trial process of this plan; None if no trial process ran."""
     largest_buffers: tuple[Buffer, ...] = ()
-    """The largest of the step's temporaries; empty where the compiler does not say."""
+    """Largest temporaries of the step; empty if the compiler does not report them."""
     left_out: tuple[str, ...] = ()
-    """Plans that do not compile or run here, with the reason: others like them were not considered."""
+    """Plans that failed to compile or run, each with its reason."""
     sent_bytes: int = 0
-    """Bytes that each device sends in a step, by the compiled step; 0 where no compiler for several has seen it."""
+    """Bytes that each device sends in a step, from the step compiled for several devices; 0 if none was compiled."""
     margin_bytes: int = 0
-    """Margin for the run's own overruns, in the prediction."""
+    """Bytes of the prediction that are a margin after overruns of this run."""
     estimate_band: EstimateBand | None = None
-    """Range of its bytes; None of a plan that was compiled."""
+    """Range in which a compiler's peak would lie; None if the plan was compiled."""
     disk: Disk | None = None
-    """None where nothing is to be trained."""
+    """Disk space of a run's checkpoints; None before `find_plan` adds it."""
     without_cudnn: str = ""
-    """Why attention on a GPU is not cuDNN's; empty where it is, where nothing attends, and on other chips."""
+    """Reason why attention on a GPU does not use cuDNN; empty if it does, without attention, and on other chips."""
     could_grow: tuple[str, ...] = ()
-    """Options of the recipe whose largest value that fits can be looked for, with hyphens."""
+    """Options of the recipe that `plan --largest` can maximise, with hyphens."""
     step_options: StepOptions = field(default_factory=StepOptions)
-    """What the user set about the step."""
+    """Options of the step that the user set."""
     largest_found: Largest | None = None
-    """The value that was looked for; None where none was."""
+    """Result of the search for an option's largest value; None if no such search was requested."""
 
     @property
     def fits(self) -> bool:
@@ -350,9 +350,9 @@ class Planned:
 
     @property
     def levers(self) -> Levers:
-        """Dict from the name of each lever (memory-saving option) to the value that the plan chose for it.
+        """Dict from the name of each lever (memory-saving option) to its value in the plan.
 
-        Like {"micro_batch": 4, "remat": "block", ...}; levers that are off are in it, too.
+        Levers that are off are included: {"micro_batch": 4, "remat": "block", ...}.
         """
         return self.plan.levers
 
@@ -367,7 +367,7 @@ class Planned:
         return "does not fit" if band.lowest_peak_bytes > budget else "uncertain"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the object that `plan --json` prints: the ledger's values stand beside the plan's own."""
+        """Returns the object that `plan --json` prints. The ledger's values are at its top level."""
         own = {field.name: getattr(self, field.name) for field in fields(Planned)}
         del own["ledger"]
         largest = own.pop("largest_found")
@@ -378,11 +378,10 @@ class Planned:
 
     @classmethod
     def from_dict(cls, content: Any, path: str = "plan.json") -> Planned:
-        """Returns the plan that `to_dict` made this object from, as a run's plan.json holds it.
+        """Returns the result of a search from the object that `to_dict` returned, or from a run's plan.json.
 
         Raises:
-            TypeError: A value is missing or of another type, or a lever is registered by a file that is not imported
-                here.
+            TypeError: A value is missing or has another type, or the file that registers a lever is not imported.
         """
         apart = {"ledger": content, "largest_found": dict(content).get("largest_search")}
         planned = values.fields_from_json(cls, {**content, **apart}, path)
@@ -397,26 +396,30 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Overrun:
-    """One time that the budget was exceeded, or that an allocator refused what a step needed."""
+    """An event in which a run exceeded its budget, or an allocator refused memory to a step."""
 
     step: int
     """Step of the checkpoint from which training continues; 0 for the beginning."""
     what: Literal["resident set", "allocator"]
     budget_bytes: int
     predicted_bytes: int
-    """Predicted peak of the phases in RUNNING, without an earlier margin."""
+    """Highest predicted peak in bytes of the phases in RUNNING, without an earlier margin."""
     measured_bytes: int
-    """Peak resident set; on an accelerator, the most its allocator had given out."""
+    """Peak bytes of the resident set, or on an accelerator the peak bytes in use of its allocator."""
     said: str = ""
-    """First line of the allocator's refusal."""
+    """First line of the allocator's error message; empty for a resident set."""
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes that the prediction lacked: no measured peak holds a refused allocation, but it was over the budget."""
+        """Bytes needed beyond the prediction.
+
+        The measured peak leaves out an allocation that was refused. That allocation would have exceeded the budget, so
+        at least the budget was needed.
+        """
         return max(self.measured_bytes, self.budget_bytes) - self.predicted_bytes
 
     def words(self) -> str:
-        """Returns the overrun for the log and the ledger, without its step."""
+        """Returns the clause about the overrun that the log and the ledger print, without the step."""
         budget = f"{format_bytes(self.predicted_bytes)} were predicted, the budget is {format_bytes(self.budget_bytes)}"
         if self.what == "allocator":
             return f"the allocator refused ({self.said}) with {format_bytes(self.measured_bytes)} in use; {budget}"
@@ -428,7 +431,7 @@ class Overrun:
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Highest bytes of a run, and of each phase."""
+    """Peak bytes of a run, and of each of its phases."""
 
     peak_bytes: int
     phases: Mapping[str, int]
@@ -436,23 +439,23 @@ class Peaks:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """Bytes of a component, predicted and measured."""
+    """Bytes of a component of memory, predicted and measured."""
 
     predicted: int
     measured: int | None = None
-    """None where it was not measured."""
+    """Measured bytes; None if the component was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionBytes(Peaks):
-    """Measured bytes of one session."""
+    """Measured bytes of one session, which is one process of a run."""
 
     components: Mapping[str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerDevice:
-    """Shares of the state that each of several devices has."""
+    """Split of the training state over several devices, with the bytes of one device's share."""
 
     devices: int
     data: int
@@ -463,35 +466,35 @@ class PerDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class RunHost(HostLedger):
-    """Ledger of the host beside its accelerators, and the peak of the process there."""
+    """Predicted bytes of the host beside its accelerators, with the measured peak of the process."""
 
     measured_peak_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndedEarly:
-    """End of a run without a better evaluation."""
+    """End of a run before its last step, because evaluations stopped improving."""
 
     step: int
     patience: int
-    """Number of evaluations."""
+    """Number of evaluations without improvement after which the run ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """Bytes of one device in a run, by component: predicted, and measured in its sessions. Content of ledger.json."""
+    """Predicted and measured bytes of one device in a run, by component. Content of ledger.json."""
 
     budget_bytes: int
     phase: str
-    """Phase of the predicted peak."""
+    """Phase with the highest predicted peak."""
     source: Source
     predicted: Peaks
     measured: Peaks | None = None
-    """Highest of all sessions; None before the first has ended."""
+    """Highest peaks of all sessions; None before the first session has ended."""
     components: Mapping[str, Component]
-    """Measured in the session with the highest peak."""
+    """Bytes by component. Measured bytes are those of the session with the highest peak."""
     session: SessionBytes | None = None
-    """The last session."""
+    """Measured bytes of the last session; None before the first session has ended."""
     per_device: PerDevice | None = None
     host: RunHost | None = None
     resumed_from_step: int | None = None
@@ -501,12 +504,12 @@ class RunLedger:
 
     @property
     def predicted_bytes(self) -> int:
-        """Predicted peak."""
+        """Predicted peak in bytes."""
         return self.predicted.peak_bytes
 
     @property
     def measured_bytes(self) -> int | None:
-        """Measured peak of all sessions; None before the first has ended."""
+        """Highest measured peak of all sessions, in bytes; None before the first session has ended."""
         return self.measured and self.measured.peak_bytes
 
     def largest_first(self) -> list[tuple[str, Component]]:
@@ -526,13 +529,13 @@ class RunLedger:
         )
 
     def merged(self, session: SessionBytes, earlier: RunLedger | None) -> RunLedger:
-        """Returns this ledger of a plan with the bytes of a session and of those before.
+        """Returns this ledger with the measured bytes of a session and of earlier sessions.
 
         Args:
-            session: Bytes of the session.
-            earlier: Ledger of the sessions before; None if there are none, or they were on other hardware.
+            session: Measured bytes of the session.
+            earlier: Ledger of the earlier sessions; None if there are none, or they were on other hardware.
         """
-        # The highest peak of each phase, and the components of the session with the highest.
+        # Take the highest peak of each phase, and the components of the session with the highest peak.
         phases = Counter(session.phases)
         components = session.components
         peaks = [session.peak_bytes]
@@ -542,7 +545,7 @@ class RunLedger:
             if earlier.measured.peak_bytes > session.peak_bytes:
                 components = {name: component.measured for name, component in earlier.components.items()}
 
-        # What no component accounts for, so that they add up to the peak.
+        # Add the bytes of no component as one of their own, so that all components add up to the peak.
         peak = max(*peaks, *phases.values())
         measured = {name: size for name, size in components.items() if name != OTHER}
         rest = peak - sum(size or 0 for size in measured.values())

@@ -1,7 +1,7 @@
-"""The values and protocols at which the rooms meet. Nothing here imports JAX: recipes import this file.
+"""Types and protocols that all packages of plimsoll share. Imports no JAX, because recipes import this file.
 
-A recipe says what to learn; a plan says how one step of it is computed; a ledger says what it costs. The last two
-stand in `planned.py`.
+A recipe defines the training problem, a plan how one step is computed, and a ledger how many bytes that takes. Plans
+and ledgers are in `planned.py`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 IGNORE = -1
-"""The label of a token that is not counted."""
+"""Label of a token that the loss does not count."""
 
 IGNORED_LABEL = -100
-"""The same in puzzles, as their published code has it; on disk it is `ignore_label_id` of the data set."""
+"""Label of a puzzle's cell that the loss does not count, as in the published code. On disk: `ignore_label_id`."""
 
 COUNTED = "counted"
-"""Name of the booleans that say which rows of a validation batch count, where the last batch had to be filled up."""
+"""Key of a validation batch's booleans: True for a row that counts, False for one that only fills up the last batch."""
 
 STATE = "state"
-"""Name of what a model keeps from step to step besides its weights, like the statistics of batch norm: an entry of the
-parameters that no gradient reaches. A loss returns it as the metric of that name: a `LossSum` of a pytree and a number
-of groups of examples, whose mean is the next state."""
+"""Key of a model's state besides its weights, like the statistics of batch norm.
+
+The state is an entry of the parameters that no gradient reaches. A loss returns the next state as a metric with this
+key: a `LossSum` of a pytree and a number of groups of examples. The mean over the groups is the next state."""
 
 NORMS_AND_BIASES = frozenset({"scale", "bias", "norm", "eigenvalues"})
-"""Words on the path of a leaf that is few and matters much: neither decayed nor kept in fewer bits, stacked or not."""
+"""Words in the path of a small leaf, like a norm's scale, that gets no weight decay and is not stored in fewer bits."""
 
 Params = Any
 Carry = Any
@@ -42,7 +43,7 @@ Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 Activations = Literal["float32", "bfloat16"]
 Offload = Literal["none", "frozen", "optimizer", "all"]
 Passes = Literal[0, 1, 2]
-"""Backward passes of a step that updates layer by layer; 0 for a step that holds the whole gradient."""
+"""Number of backward passes in a step that updates layer by layer; 0 for a step that holds the whole gradient."""
 Norms = Literal["global", "layers"]
 OptimizerBits = Literal[32, 16, 8]
 WeightBits = Literal[32, 24, 16]
@@ -52,9 +53,9 @@ EmbeddingBits = Literal[16, 8, 4]
 
 
 class LossSum(NamedTuple):
-    """A sum and what it is to be divided by; the step minimises `sum(total) / sum(weight)` over the effective batch.
+    """A sum and its divisor. A step minimises `sum(total) / sum(weight)` over the effective batch.
 
-    Means of means are impossible with it, so micro-batches of unequal token counts do not change the loss.
+    The division happens once, after all sums. So micro-batches with unequal token counts do not change the loss.
     """
 
     total: jax.Array
@@ -65,89 +66,96 @@ Metrics = dict[str, LossSum]
 
 
 class Task(Protocol):
-    """The model and its loss, as pure functions over pytrees."""
+    """A model and its loss, as pure functions over pytrees."""
 
     def init(self, key: jax.Array) -> Params:
-        """Returns `{"trainable": ..., "frozen": ..., "tables": ..., "state": ...}`; all but the first may be absent
-        (`ReadsTables`, `STATE`)."""
+        """Returns the initial parameters, `{"trainable": ..., "frozen": ..., "tables": ..., "state": ...}`.
+
+        All entries but the first may be absent. `ReadsTables` describes the tables, `STATE` the state.
+        """
         ...
 
     def loss(
         self, params: Params, carry: Carry, batch: Batch, keys: jax.Array, *, train: bool
     ) -> tuple[LossSum, Carry, Metrics]:
-        """Returns sums over the micro-batch; `keys` holds one PRNG key per example."""
+        """Returns the loss, the next carry and the metrics, summed over the micro-batch.
+
+        `keys` holds one PRNG key per example.
+        """
         ...
 
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """A task may have this besides: weights whose gradients are summed over micro-batches layer by layer.
+    """Optional part of a task: stacked weights whose gradients are summed over micro-batches layer by layer.
 
-    Where layers are unrolled, the gradient of stacked weights would be put together for every micro-batch, which on a
-    CPU costs 10 to 20 % of the step; summed layer by layer, it is put together once.
+    Unrolled layers have one gradient each. Stacking them for every micro-batch takes 10 to 20 % of a step on a CPU.
+    Summed layer by layer, they are stacked once.
     """
 
     unrolled: tuple[str, ...]
-    """Path of the stacked layers in `params["trainable"]`; `loss` takes a list of layers there, too. Empty for none."""
+    """Path of the stacked layers in `params["trainable"]`, where `loss` also takes a list of layers. Empty for none."""
 
 
 @runtime_checkable
 class ReadsInParts(Protocol):
-    """A task may have this besides: what of its weights it reads in parts, through `opened` and `rows` of
-    `levers.weight_bits` (`levers.remat.scan_blocks` opens what it is given)."""
+    """Optional part of a task: the weights that it reads in parts, by `opened` and `rows` of `levers.weight_bits`.
+
+    `levers.remat.scan_blocks` opens the weights of its layers itself.
+    """
 
     @property
     def in_parts(self) -> tuple[str, ...]:
-        """Names in `params["trainable"]`; empty where it makes no difference."""
+        """Names of the weights in `params["trainable"]` that the task reads in parts; empty for none."""
         ...
 
 
 @runtime_checkable
 class Stacks(Protocol):
-    """A task may have this besides: layers whose weights are stacked along a first axis."""
+    """Optional part of a task: layers whose weights are stacked along a first axis."""
 
     stacked: str
-    """Entry of the trainable dictionary whose leaves have a leading axis of layers; or where names are paths, as of
-    LoRA's adapters, the first part of theirs."""
+    """Entry of the trainable dictionary whose leaves have a leading axis of layers. LoRA's adapters have paths for
+    names: there it is the first part of the paths."""
 
 
 @runtime_checkable
 class Layered(Protocol):
-    """A task may have these besides: its loss in parts, for a step that updates a layer as soon as it has its gradient.
+    """Optional part of a task: the loss in three parts, for a step that updates each layer once its gradient is ready.
 
-    The loss is `leave(outer, x, batch)` of what `block` makes of `enter(outer, batch)`, layer after layer: without
-    carry, frozen weights or random numbers, since none of the three is given them.
+    `enter` computes the first layer's input, `block` is called for each layer, and `leave` computes the loss. None of
+    the three receives a carry, frozen weights or random numbers.
     """
 
     stacked: str
-    """Entry of the trainable dictionary whose leaves have a leading axis of layers; the others are `outer`."""
+    """Entry of the trainable dictionary whose leaves have a leading axis of layers. The other entries are `outer`."""
 
     def enter(self, outer: Any, batch: Batch) -> jax.Array:
-        """Returns what the first layer reads."""
+        """Returns the input of the first layer."""
         ...
 
     def block(self, layer: Any, hidden: jax.Array, batch: Batch, number: jax.Array) -> jax.Array:
-        """Returns what the next layer reads.
+        """Returns the output of a layer, which is the input of the next layer.
 
         Args:
-            layer: Weights of a layer, without the axis of layers.
+            layer: Weights of the layer, without the axis of layers.
             hidden: Input of the layer.
-            batch: The batch, for what layers read of it besides: positions, documents.
+            batch: The batch, for layers that read more of it, like positions and documents.
             number: int32 number of the layer, from 0.
         """
         ...
 
     def leave(self, outer: Any, hidden: jax.Array, batch: Batch) -> tuple[LossSum, Metrics]:
-        """Returns the loss of what the last layer wrote, summed over the batch."""
+        """Returns the loss and the metrics of the last layer's output, summed over the batch."""
         ...
 
 
 @runtime_checkable
 class Carries(Protocol):
-    """A task may have this besides: what its examples carry from step to step. A part of the training state.
+    """Optional part of a task: a carry, which is state of each example that lasts from step to step.
 
-    `loss` takes the carry of its micro-batch and returns the next one; every leaf has a leading axis of examples. An
-    evaluation has none: `loss` is given None, and returns it.
+    The carry belongs to the training state. `loss` takes the carry of a micro-batch and returns the next carry. Every
+    leaf has a leading axis of examples. In an evaluation the carry is None, before and after.
     """
 
     def start(self, examples: int) -> Carry:
@@ -157,30 +165,29 @@ class Carries(Protocol):
 
 @runtime_checkable
 class ReadsTables(Protocol):
-    """A task may have this besides: `params["tables"]`, by name, of which an example reads one row.
+    """Optional part of a task: tables in `params["tables"]`, by name. Each example reads one row of each table.
 
-    The step gathers those rows, differentiates for them, and updates them alone (`optimizers/sign_sgd.py`): there is
-    no gradient of a table's size. `loss` finds them in `params["rows"]`, by the same names, (examples, columns); where
-    they are not there, nobody wants their gradient, and it takes them from the tables.
+    The step gathers these rows, and computes gradients and updates for them alone (`optimizers/sign_sgd.py`). So no
+    gradient has the size of a table. `loss` reads the rows, shaped (examples, columns), from `params["rows"]`, by the
+    names of the tables. If `params` has no "rows", no gradient is needed, and `loss` reads the tables themselves.
     """
 
     def rows(self, carry: Carry, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns the int32 row that each example reads, of every table."""
+        """Returns, by the name of each table, the int32 number of the row that each example reads."""
         ...
 
 
 @runtime_checkable
 class StoresFrozen(Protocol):
-    """A task may have this besides: the form in which its frozen weights are kept in so many bits.
+    """Optional part of a task: its own storage format for frozen weights. By default `levers.frozen.stored` applies."""
 
-    Otherwise it is that of `levers.frozen.stored`.
-    """
-
-    def stored(self, frozen: Any, bits: Literal[32, 16, 8, 4]) -> Any: ...
+    def stored(self, frozen: Any, bits: Literal[32, 16, 8, 4]) -> Any:
+        """Returns the frozen weights, stored in `bits` bits per weight."""
+        ...
 
 
 class Source(Protocol):
-    """Source of batches, with a position that fits into JSON."""
+    """Iterator over batches that can save its position as JSON, and restore it."""
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]: ...
     def __next__(self) -> dict[str, np.ndarray]: ...
@@ -190,18 +197,18 @@ class Source(Protocol):
 
 
 class TrainedRun(Protocol):
-    """A run that has a checkpoint, as the verbs of a recipe get it (`inference/trained.py` makes one)."""
+    """A run with a checkpoint, as commands of a recipe receive it. `inference/trained.py` implements it."""
 
     run: str
-    """The folder, as it was named."""
+    """Folder of the run, as the user named it."""
     path: Path
-    """The folder."""
+    """Path of the run's folder."""
     recipe: Any
     prepared: Any
     plan: Any
-    """Its `planned.Plan`, which stands above this file."""
+    """Plan of the run, a `planned.Plan`. This file cannot import that type."""
     step: int
-    """Of the checkpoint."""
+    """Optimizer step of the checkpoint."""
 
     @property
     def task(self) -> Any:
@@ -210,29 +217,30 @@ class TrainedRun(Protocol):
 
     @property
     def data(self) -> Any:
-        """Opened data of the run (`recipes.recipe.Opened`). Raises DataError where it is not the run's any more."""
+        """Opened data of the run (`recipes.recipe.Opened`). Raises DataError if the data has changed since training."""
         ...
 
     def params(self, *, average: bool = True, given: bool = True) -> Params:
-        """Returns the parameters as the loss reads them: the average of the weights where one is kept, unless `average`
-        is False.
+        """Returns the parameters as the loss reads them.
 
-        Without `given`, frozen weights that the recipe reads from elsewhere are left out.
+        Args:
+            average: Whether to return the average of the weights (EMA), if the run keeps one.
+            given: Whether to include frozen weights that the recipe reads from other files.
         """
         ...
 
     def means(self, *, average: bool = True, evaluate: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """Returns the means over the held-out set, as the recipe reports them.
+        """Returns the mean metrics over the validation set, as the recipe reports them.
 
         Args:
-            average: As in `params`.
-            evaluate: From parameters and a batch to sums by name; by default the run's own executable.
+            average: Whether to evaluate the average of the weights (EMA), if the run keeps one.
+            evaluate: Function from parameters and a batch to sums by name. By default the run's compiled evaluation.
         """
         ...
 
 
 class Levers(dict[str, Any]):
-    """Names of levers to their values. It has a hash, since nobody changes one that was made."""
+    """Dict from the names of levers to their values. It is hashable, and must not be changed once it is made."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -240,18 +248,18 @@ class Levers(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Arithmetic and recomputation of a task: a plan as a model sees it."""
+    """The part of a plan that a model reads: platform, precision, rematerialisation and other levers."""
 
     platform: str = "cpu"
     levers: Levers = Levers()  # noqa: RUF009  (nobody changes it)
-    """Levers that are not named are off."""
+    """Values by the names of levers. A lever that is not named is off."""
 
     def lever(self, name: str, default: Any = None) -> Any:
         """Returns the value of a lever.
 
         Args:
-            name: Of the lever.
-            default: Value of a `Compute` that was made by hand and does not name the lever.
+            name: Name of the lever.
+            default: Value for a lever that is not named, as in a `Compute` that was made by hand.
 
         Raises:
             KeyError: The lever is not named, and no default is given.
@@ -260,12 +268,12 @@ class Compute:
 
     @property
     def precision(self) -> Precision:
-        """Arithmetic of the dots; weights and sums are float32 either way. `float16` needs levers/loss_scale.py."""
+        """Arithmetic of matmuls. Weights and sums are always float32. `float16` needs levers/loss_scale.py."""
         return self.lever("precision", "float32")
 
     @property
     def activations(self) -> Activations:
-        """Type of the residual stream and of what is kept for the backward pass."""
+        """Type of the residual stream, and of activations that are stored for the backward pass."""
         return self.lever("activations", "float32")
 
     @property
@@ -274,48 +282,48 @@ class Compute:
 
     @property
     def loss_chunk(self) -> int:
-        """Tokens of each device whose logits exist at a time; 0 for all of the micro-batch."""
+        """Number of tokens of each device whose logits exist at a time; 0 for all tokens of the micro-batch."""
         return self.lever("loss_chunk", 0)
 
     @property
     def attention_chunk(self) -> int:
-        """Queries, and keys, of a block of attention's scores; 0 for the fastest form where scores may be whole."""
+        """Rows and columns of a block of attention scores; 0 for the fastest attention, which may hold all scores."""
         return self.lever("attention_chunk", 0)
 
     @property
     def deterministic(self) -> bool:
-        """Whether a GPU's kernels add in one order."""
+        """Whether a GPU adds in a fixed order, so that results are the same to the bit."""
         return self.lever("deterministic", True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """What the user sets about a step, and no search tries."""
+    """Options of a step that only the user sets. The search tries no other values."""
 
     norms: Norms = "global"
-    """Norms of the gradient that a step reports: of the whole, or also of each layer and of each other part."""
+    """Gradient norms that a step reports: "global" for the whole gradient, "layers" for each layer and part, too."""
     donates: bool = True
-    """Whether a step takes the memory of the state before it; --debug-nans keeps both."""
+    """Whether a step donates the old state's memory to the new state. With --debug-nans both states are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Form of weights and optimizer state between steps: the part of a plan that an optimizer sees."""
+    """Bits of weights and optimizer state between steps: the part of a plan that an optimizer reads."""
 
     optimizer_bits: OptimizerBits = 32
-    """Of each number an optimizer keeps per weight."""
+    """Bits of each number in the optimizer's state, like a moment."""
     weight_bits: WeightBits = 32
-    """24: bfloat16 with a correction of 8 bits; 16: bfloat16, rounded stochastically."""
+    """Bits of each trainable weight. 24: bfloat16 with an 8-bit correction. 16: bfloat16, rounded stochastically."""
     frozen_bits: FrozenBits = 32
-    """Of weights that are not learned: bfloat16, int8 or NF4."""
+    """Bits of each frozen weight. 16: bfloat16. 8: int8. 4: NF4."""
     embedding_bits: EmbeddingBits = 16
-    """Of a frozen embedding and output layer: int8 or NF4; 16 as `frozen_bits` says, and no fewer."""
+    """Bits of a frozen embedding and output layer. 16: `frozen_bits`, but at least 16. 8: int8. 4: NF4."""
     ema_bits: EmaBits = 32
-    """Of the average of the weights, where a recipe keeps one: bfloat16, rounded stochastically."""
+    """Bits of the average of the weights (EMA). 16: bfloat16, rounded stochastically."""
 
     @property
     def updates_whole(self) -> bool:
-        """True where learned weights and the optimizer's state are float32, so that any optimizer will do."""
+        """True if trainable weights and optimizer state are float32, so that any optimizer works."""
         return (self.optimizer_bits, self.weight_bits) == (32, 32)
 
     def __post_init__(self) -> None:
@@ -326,8 +334,8 @@ class Storage:
 
 
 STORABLE: Mapping[str, tuple[int, ...]] = {name: get_args(hint) for name, hint in get_type_hints(Storage).items()}
-"""Number of bits to the values it may have, from the largest."""
+"""Fields of `Storage` to their allowed bits, largest first."""
 
 WHOLE = Storage()
-"""Float32 throughout."""
+"""Storage of everything in float32."""
 STORED = tuple(STORABLE)

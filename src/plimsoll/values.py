@@ -1,7 +1,7 @@
-"""Values in JSON and back: dataclasses by the names of their fields, read with the types of these.
+"""Conversion of values to JSON and back. A dataclass becomes an object, and is read by the types of its fields.
 
-A wrong value is refused with the path of its field, like `plan.json.phases.train is '2'`. A class that stands in JSON
-in another form has `to_dict` and `from_dict`.
+A value of the wrong type is refused with its path, like `plan.json.phases.train is '2'`. A class with another form in
+JSON has its own `to_dict` and `from_dict`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = TypeVar("Kind")
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as JSON has it."""
+    """Returns a value in the form that `json.dumps` takes."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if dataclasses.is_dataclass(value):
@@ -29,46 +29,46 @@ def to_json(value: Any) -> Any:
 
 
 def fields_to_json(value: Any) -> dict[str, Any]:
-    """Returns the fields of a dataclass as JSON has them, by name."""
+    """Returns a dict from the fields of a dataclass to their values, in the form that `json.dumps` takes."""
     return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def from_json(kind: type[Kind], value: Any, path: str) -> Kind:
-    """Returns a value from JSON as one of a type.
+    """Converts a value from JSON to a type.
 
     Args:
-        kind: The type: a dataclass, a plain value, a Literal, or a union with None, tuple or mapping of these.
+        kind: The type: a dataclass, a plain type, a Literal, or a union with None, a tuple or a mapping of these.
         value: Value from JSON.
-        path: Where it stands, for refusals.
+        path: Path of the value in the file, for error messages.
 
     Raises:
-        TypeError: It is of another type.
+        TypeError: The value does not have the type.
     """
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value, path)  # type: ignore[attr-defined]
     if dataclasses.is_dataclass(kind):
         return fields_from_json(kind, value, path)
 
-    # A value or None.
+    # A union: the value is None, or is converted to the other type.
     origin, kinds = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (other,) = set(kinds) - {NoneType}
         return None if value is None else from_json(other, value, path)  # type: ignore[return-value]
 
-    # Several values.
+    # A mapping or a tuple: convert each of its values.
     if origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: from_json(kinds[1], part, f"{path}.{name}") for name, part in value.items()}  # type: ignore
     if origin in (tuple, Sequence) and isinstance(value, list | tuple):
         return _items(kinds, value, path)  # type: ignore[return-value]
 
-    # One value.
+    # A plain value: check its type.
     if not _is_of(kind, value):
         raise TypeError(f"{path} is {value!r}")
     return value
 
 
 def _items(kinds: Sequence[Any], values: Sequence[Any], path: str) -> tuple[Any, ...]:
-    """Returns values of these types; of any number where there is one type, or one and an ellipsis."""
+    """Converts the items of a tuple. A single type, or a type and an ellipsis, is the type of all items."""
     if len(kinds) == 1 or Ellipsis in kinds:
         kinds = [kinds[0]] * len(values)
     if len(kinds) != len(values):
@@ -77,10 +77,10 @@ def _items(kinds: Sequence[Any], values: Sequence[Any], path: str) -> tuple[Any,
 
 
 def fields_from_json(kind: type[Kind], value: Any, path: str) -> Kind:
-    """Returns a dataclass from an object with its fields. Names that are no fields are left out: they follow from them.
+    """Returns a dataclass from a JSON object with its fields. Other names are ignored: they are derived values.
 
     Raises:
-        TypeError: A field is missing, or of another type.
+        TypeError: A field is missing or has another type.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"{path} is {value!r}")
@@ -96,7 +96,7 @@ def fields_from_json(kind: type[Kind], value: Any, path: str) -> Kind:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Returns the type of each field, and whether it has no default."""
+    """Returns a dict from each field to its type and a boolean, which is True for a field without a default."""
     hints = get_type_hints(kind)
     missing = dataclasses.MISSING
     fields = dataclasses.fields(kind)
@@ -104,7 +104,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Returns whether a value is of a plain type or a choice. True is no 1; a float may lack its point."""
+    """Returns True if a value has a plain type or is a choice of a Literal. True is not 1. An int may be a float."""
     if get_origin(kind) is Literal:
         choices = [(type(choice), choice) for choice in get_args(kind)]
         return (type(value), value) in choices
