@@ -1,4 +1,4 @@
-"""A step with a micro-batch that nobody traced, from those that were: temporaries grow almost linearly."""
+"""Estimate of a step with an untraced micro-batch, interpolated between traced ones: bytes grow almost linearly."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from plimsoll.planner.types import Analysis
 
 
 def interpolated(micro: int, traces: Mapping[int, Analysis]) -> Analysis:
-    """Returns what the smallest and the largest traced micro-batch say of another one."""
+    """Returns the analysis of a micro-batch, interpolated between the smallest and the largest traced micro-batch."""
     smallest, largest = min(traces), max(traces)
     low, high = traces[smallest], traces[largest]
-    hosted = high.host_temp_bytes * micro / largest  # the inputs of blocks: so many for each example
+    hosted = high.host_temp_bytes * micro / largest  # inputs of blocks, in proportion to the examples
     if smallest == largest:
         return replace(low, temp_bytes=round(low.temp_bytes * micro / smallest), host_temp_bytes=round(hosted))
 
-    # Below the smaller one temporaries are never less than in proportion.
+    # Temporaries grow along a line. Below the smallest micro-batch they shrink at most in proportion.
     slope = (high.temp_bytes - low.temp_bytes) / (largest - smallest)
     in_proportion = low.temp_bytes * min(1.0, micro / smallest)
     temporaries = max(low.temp_bytes + slope * (micro - smallest), in_proportion)
 
-    # What is done in the whole step has a constant part, and one for each micro-batch.
+    # Work of the whole step has a constant part, and a part for each micro-batch: linear in 1 / micro.
     place = (1 / micro - 1 / smallest) / (1 / largest - 1 / smallest)
     return replace(
         low,

@@ -1,13 +1,13 @@
-"""Bytes of a run in four layers, and the budget that it needs.
+"""Predicted bytes of a run, from four sources, and the smallest budget that it fits.
 
-1. Shapes say what state, batches and the copy of a save hold: exact (`Static`).
-2. A trace says what a step needs beside its state, before anything is compiled: by a few tens of percent (`liveness`).
-3. The compiler says the same of the step that training will run: to a percent (`Analysis`).
-4. A process is its imports, which are weighed, and its compiled code, which is counted in instructions; or it is what a
-   trial process of this very plan weighed (`Preparation`).
+1. Shapes give the exact bytes of the state, the batches and the copy that a save makes (`Static`).
+2. A trace gives the bytes of a step beside its state before a compile, with an error of tens of percent (`liveness`).
+3. The compiler gives the bytes of the step that training will run, with an error of about a percent (`Analysis`).
+4. The process itself holds its imports, which are measured, and compiled code, which is predicted from the number of
+   instructions. A trial process of the plan measures both together (`Preparation`).
 
-The peak is the largest phase of the run, not the sum of all. On a CPU one process holds everything. Beside an
-accelerator there are two ledgers: the device's, and the host's.
+The peak of a run is the peak of its largest phase, not a sum over phases. On a CPU one process holds everything. With
+an accelerator there are two ledgers: one of the device and one of the host.
 """
 
 from __future__ import annotations
@@ -22,49 +22,53 @@ from plimsoll.units import KIB, MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What compiled functions weigh in a process, beside its imports: so much, and more for each instruction."""
+    """Memory of compiled functions in a process, beside its imports: a constant plus bytes per instruction."""
 
     least_bytes: int
+    """Constant part, in bytes. It covers part of the compiled initialisation and evaluation."""
     instruction_bytes: float
-    """For each instruction of the step; those of init and evaluation are in it, and in the least."""
+    """Bytes per instruction of the step. They cover the other part of initialisation and evaluation."""
 
     def bytes_of(self, instructions: int) -> int:
         return self.least_bytes + round(self.instruction_bytes * instructions)
 
 
 LOADED = Code(least_bytes=36 * MIB, instruction_bytes=6.8 * KIB)
-"""Of functions that were traced, lowered, and found in the cache."""
+"""Memory of functions that were traced, lowered, and found in the compilation cache."""
 LOADING = Code(least_bytes=72 * MIB, instruction_bytes=12.4 * KIB)
-"""The same at the most, while that is done."""
+"""Peak memory while functions are traced, lowered, and read from the compilation cache."""
 FILED = Code(least_bytes=27 * MIB, instruction_bytes=6.1 * KIB)
-"""Of functions that were read from files."""
+"""Memory of compiled functions that were read from files."""
 READING = Code(least_bytes=40 * MIB, instruction_bytes=11.6 * KIB)
-"""The same at the most, while they are read."""
+"""Peak memory while compiled functions are read from files."""
 COMPILED = Code(least_bytes=62 * MIB, instruction_bytes=9.1 * KIB)
-"""Of functions that a process compiled itself: on CPUs several that train together do (JAX caches the first one's)."""
+"""Memory of functions that the process compiled itself.
+
+When several processes train together on CPUs, each may compile: JAX caches only the functions of the first."""
 COMPILING = Code(least_bytes=250 * MIB, instruction_bytes=20.5 * KIB)
-"""The same at the most, while it compiles them."""
+"""Peak memory while the process compiles its functions itself."""
 RUNNING_BYTES = 12 * MIB
-"""What steps add to a process that has loaded its functions: library code that comes back, stacks, logs."""
+"""Bytes that steps add to a process with loaded functions: pages of library code, stacks, logs."""
 SAVING_BYTES = 12 * MIB
-"""What Orbax holds while it writes, besides the copy of the state."""
+"""Bytes that Orbax holds while it writes a checkpoint, besides the copy of the state."""
 RESTORE_BYTES = 16 * MIB
-"""Bytes that Orbax reads at a time; besides them a leaf is held twice, as read and as it goes to the device."""
+"""Bytes that Orbax reads at a time while it restores a checkpoint. Besides them, a leaf of the state is held twice."""
 BATCHES_ON_DEVICE = 4
-"""The one of the step that runs, and the one of the step that waits: at most two are in flight. And the two that no
-step has taken (`training/on_device.py`)."""
+"""Largest number of batches on a device: one of the running step, one of the next step, and two that wait
+(`training/on_device.py`)."""
 TIMED_KERNELS_SHARE = 0.011
-"""Bytes that kernels chosen by the card's clock may take beyond those of the compiler's own choice, as a share of the
-step's. An H100 took up to 1.01 % more than was predicted for one plan of six (2026-11-23, jax 0.11.2; docs/chips.md)
-with such kernels, and not more than was predicted without."""
+"""Extra bytes of kernels that the card's clock chooses, as a share of the step's bytes.
+
+With such kernels an H100 took up to 1.01 % more than predicted for one plan of six, and without them never more
+(2026-11-23, jax 0.11.2; docs/chips.md)."""
 
 AFTER_OVERRUN = "margin after an overrun"
-"""Component of what this very run needed beyond an earlier prediction."""
+"""Name of the component for the margin that a run gets after it exceeded an earlier prediction."""
 STEP = "step temporaries"
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
-"""The component in which a part that can be offloaded is counted."""
+"""Offloadable part of the state to the component of the ledger that counts it."""
 UNPREPARED = Preparation(init_temp_bytes=0, evaluate_temp_bytes=0)
-"""Of a plan of which only the step is known."""
+"""Preparation of a plan for which only the step was analysed."""
 
 Parts = dict[str, int]
 Phases = dict[str, Parts]
@@ -72,40 +76,44 @@ Phases = dict[str, Parts]
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """What stays free of a budget beside a predicted peak."""
+    """Safety margin: the part of a budget that must stay free beside the predicted peak."""
 
     least_bytes: int
+    """Smallest margin, in bytes."""
     largest_share: float
-    """Largest share of a budget that a peak may take."""
+    """Largest share of a budget that the peak may take."""
 
     def needed_bytes(self, peak: int) -> int:
-        """Returns the smallest budget for a peak. It follows from the peak alone, so what a refusal names works."""
+        """Returns the smallest budget for a peak, in bytes.
+
+        It depends on the peak alone. So a budget that a refusal recommends is enough.
+        """
         share = math.ceil(peak / self.largest_share)
         return max(peak + self.least_bytes, share)
 
 
 PREDICTED = Margin(least_bytes=64 * MIB, largest_share=0.95)
-"""Of a process whose code is counted."""
+"""Margin of a process whose memory is predicted from its number of instructions."""
 TRIED = Margin(least_bytes=24 * MIB, largest_share=0.97)
-"""Of a process that was weighed in a trial."""
+"""Margin of a process whose memory was measured in a trial process."""
 ALLOCATED = Margin(least_bytes=0, largest_share=1.0)
-"""Of an accelerator, whose allocator takes what the compiler said."""
+"""Margin of an accelerator: none, because its allocator takes the bytes that the compiler reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanBytes:
-    """Bytes of one plan, by what is known of it."""
+    """Sources of the predicted bytes of one plan, and the ledger computed from them."""
 
     plan: Plan
     problem: Problem
     static: Static
     analysis: Analysis
     imported_bytes: int
-    """Weight of a process that has imported what training imports."""
+    """Resident memory of a process after training's imports, in bytes."""
     preparation: Preparation = UNPREPARED
 
     def ledger(self) -> Ledger:
-        """Returns the peak of every phase, and the components of the dearest."""
+        """Returns the ledger: the peak of every phase, and the components of the phase with the highest peak."""
         phases = self.phases
         peaks, dearest = peaks_of(phases)
         return Ledger(
@@ -118,7 +126,7 @@ class PlanBytes:
             spare_bytes=self.margin.needed_bytes(peaks[dearest]) - peaks[dearest],
         )
 
-    # What it is made of.
+    # Parts of the ledger.
 
     @property
     def is_on_cpu(self) -> bool:
@@ -130,19 +138,19 @@ class PlanBytes:
 
     @property
     def margin(self) -> Margin:
-        """What stays free of the budget of a device."""
+        """Safety margin of a device's budget; on a CPU, of the process."""
         return self.margin_of_process if self.is_on_cpu else ALLOCATED
 
     @property
     def margin_of_process(self) -> Margin:
-        """What stays free beside a process, which was weighed, or will be before the plan is taken."""
+        """Safety margin of the process: the smaller one if a trial process measured it, or will before training."""
         is_weighed = self.preparation.process is not None
         will_be = self.preparation is UNPREPARED and self.problem.prepares == "try"
         return TRIED if is_weighed or will_be else PREDICTED
 
     @property
     def process(self) -> Process:
-        """Weight of the process with its functions loaded: weighed, or counted."""
+        """Resident memory of the process with its functions loaded, measured in a trial or predicted."""
         if self.preparation.process is not None:
             return self.preparation.process
         loaded, loading = (FILED, READING) if self.analysis.is_filed else (LOADED, LOADING)
@@ -156,7 +164,7 @@ class PlanBytes:
 
     @property
     def state(self) -> Parts:
-        """State of one device by component."""
+        """Bytes of one device's share of the state, by component."""
         static = self.static
         state = {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
         further = {"ema": static.ema_bytes, "carry": static.carry_bytes}
@@ -168,27 +176,27 @@ class PlanBytes:
 
     @property
     def phases(self) -> Phases:
-        """Phases of what the budget is for, with what this very run needed beyond an earlier prediction."""
+        """Components by phase of the process on a CPU, or of one accelerator, with the margin after an overrun."""
         phases = self.process_phases() if self.is_on_cpu else self.device_phases()
         reserve = {AFTER_OVERRUN: self.problem.margin_bytes} if self.problem.margin_bytes else {}
         return {name: parts | reserve if name in RUNNING else parts for name, parts in phases.items()}
 
     def process_phases(self) -> Phases:
-        """Returns the phases of a CPU's process, which holds what all of its devices hold."""
+        """Returns the components by phase of the process on a CPU. The process holds the bytes of all its devices."""
         static = self.static
         local = self.local_devices
         loading = {"process": self.process.loading_bytes}
         base = {"process": self.process.resident_bytes + RUNNING_BYTES}
         base |= {name: local * size for name, size in self.state.items()}
 
-        # What a run calls.
+        # Bytes of each part of a run.
         init = {"init temporaries": local * self.preparation.init_temp_bytes}
         init["initial weights"] = max(1, local // self.plan.fsdp) * static.initial_bytes
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.beyond_state_bytes}
         evaluation = {"evaluation temporaries": local * self.preparation.evaluate_temp_bytes}
         save = {"save buffers": SAVING_BYTES}
-        if self.plan.lever("async_save"):  # training goes on meanwhile
+        if self.plan.lever("async_save"):  # steps continue while a copy of the state is written
             save |= {"state copy while saving": local * (static.state_bytes - static.given_bytes)} | step
         return {
             "load": loading,
@@ -200,7 +208,7 @@ class PlanBytes:
         }
 
     def device_phases(self) -> Phases:
-        """Returns the phases of one accelerator. Saving copies to the host and adds nothing."""
+        """Returns the components by phase of one accelerator. A save adds nothing: it copies to the host."""
         static = self.static
         state = self.state
         for part, moved in static.on_host(self.plan.offload).items():
@@ -210,7 +218,7 @@ class PlanBytes:
         if padding > 0:  # a TPU pads rows to whole tiles
             state["padding of the state"] = padding
 
-        # What a run calls.
+        # Bytes of each part of a run.
         init = {"init temporaries": self.preparation.init_temp_bytes}
         batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
         step = state | batches | {STEP: self.analysis.beyond_state_bytes}
@@ -220,7 +228,7 @@ class PlanBytes:
         return {"start": state | init, "train": step, "evaluate": state | batches | evaluation}
 
     def host_ledger(self) -> HostLedger:
-        """Returns the ledger of a host, which writes what its devices hold once, and reads it back leaf by leaf."""
+        """Returns the ledger of a host. It saves one copy of its devices' state, and restores it leaf by leaf."""
         static = self.static
         local = self.local_devices
         moved = static.host_bytes(self.plan.offload)
@@ -228,7 +236,7 @@ class PlanBytes:
         if moved:
             base["offloaded state"] = local * moved
 
-        # What a run calls. A save fetches the state whole, however it is written.
+        # Bytes of each part of a run. A save first copies the whole state to the host, in either way of saving.
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.host_temp_bytes} if self.analysis.host_temp_bytes else {}
         held = min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes
@@ -250,6 +258,6 @@ class PlanBytes:
 
 
 def peaks_of(phases: Phases) -> tuple[dict[str, int], str]:
-    """Returns the peak of every phase, and the name of the dearest."""
+    """Returns the peak bytes of every phase, and the name of the phase with the highest peak."""
     peaks = {name: sum(parts.values()) for name, parts in phases.items()}
     return peaks, max(peaks, key=peaks.__getitem__)

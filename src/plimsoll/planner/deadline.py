@@ -1,4 +1,4 @@
-"""The time that planning may take: it ends the questions, and never refuses a budget."""
+"""The time limit of planning. It ends the questions of the search, and never refuses a budget."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 CONFIRMING_SECONDS = 6.0
-"""Seconds that confirming a plan is taken to need."""
+"""Seconds reserved for confirming the chosen plan."""
 SHARE_OF_TRAINING = 0.02
-"""Share of the time of a run for which it may be planned, where nobody said how long."""
+"""Largest planning time as a share of the training time, if the user sets no limit."""
 MOST_SECONDS = 120.0
-"""Seconds for which it may be planned then at most."""
+"""Largest extended planning time in seconds, if the user sets no limit."""
 
 
 @dataclass
 class Deadline:
-    """The end of the time that planning is given."""
+    """Time limit of planning, counted from the creation of this object."""
 
     seconds: float = math.inf
     """Seconds that planning may take."""
     clock: Callable[[], float] = time.monotonic
     is_patient: bool = False
-    """Whether it may take longer for a run that takes long."""
+    """Whether planning may take longer for a long run."""
     compile_seconds: float = 0.0
-    """Seconds that the latest compile took: what is left must be enough for another."""
+    """Seconds that the latest compile took. As many are reserved for another compile."""
     was_interrupted: bool = False
     began: float = field(init=False)
 
@@ -33,7 +33,10 @@ class Deadline:
         self.began = self.clock()
 
     def left(self) -> float | None:
-        """Returns the seconds until just enough is left for a compile and a confirmation; None for no limit."""
+        """Returns the seconds left for questions, without those reserved for a compile and the confirmation.
+
+        None means that there is no limit.
+        """
         if self.seconds == math.inf:
             return None
         passed = self.clock() - self.began
@@ -43,7 +46,7 @@ class Deadline:
         return self.was_interrupted or self.left() == 0
 
     def extend_for(self, training_seconds: float) -> None:
-        """Gives planning longer for a run that takes so long that a faster step is worth it."""
+        """Extends the time limit to a share of the training time, if `is_patient`."""
         if not self.is_patient:
             return
         worth = min(MOST_SECONDS, SHARE_OF_TRAINING * training_seconds)
@@ -51,7 +54,7 @@ class Deadline:
 
     @property
     def words(self) -> str:
-        """How the search ended, as the end of a phrase; empty if nothing was left to ask."""
+        """End of a phrase about the search, for a search that was interrupted or ran out of time; else empty."""
         if self.was_interrupted:
             return " found before planning was interrupted"
         return " found within the time limit of planning" if self.is_over() else ""

@@ -1,28 +1,29 @@
-"""How far bytes of a plan that no compiler has seen may be from what a compiler says: the error of a trace."""
+"""Error of bytes that are estimated from a trace, compared with the bytes that a compiler reports."""
 
 from __future__ import annotations
 
 from plimsoll.planned import EstimateBand, Ledger
 
 ON_ONE_DEVICE = 21, (0.87, 1.49)
-"""Number of estimated plans that were compared with a compiler, and the lowest and highest of them: what a step needs
-beyond its state, as estimated, over what the compiler reported. 19 for three cards (0.87 to 1.09) and 2 for a
-tpu-v5e-1, of five recipes, on 2026-11-30 (jax 0.10.2); docs/chips.md lists them."""
+"""Plans for one device that were both estimated and compiled: their number, and the lowest and highest ratio of the
+estimated to the compiled bytes of a step beyond its state. 19 plans are for three cards (0.87 to 1.09) and 2 for a
+tpu-v5e-1, of five recipes, on 2026-11-30 (jax 0.10.2). docs/chips.md lists them."""
 ON_SEVERAL = 32, (0.46, 1.73)
-"""The same for a tpu-v5e-8 and a tpu-v4-64: 14 and 18 on 2026-11-21 and 2026-11-26, of `stories`."""
+"""Plans for several devices that were both estimated and compiled: their number, and the lowest and highest ratio of
+estimated to compiled bytes. 14 plans of `stories` are for a tpu-v5e-8 (2026-11-21), 18 for a tpu-v4-64 (2026-11-26)."""
 TRACED = "temporaries"
-"""End of the names of components that are counted in a traced function; all others are exact, or measured."""
+"""Last word in the names of components that are estimated from a trace. Other components are exact or measured."""
 
 
 def estimates_compared(devices: int) -> tuple[int, tuple[float, float]]:
-    """Returns the number of estimated plans that were compared with a compiler, and the lowest and highest ratio."""
+    """Returns the number of plans both estimated and compiled, and the lowest and highest ratio of their bytes."""
     return ON_ONE_DEVICE if devices == 1 else ON_SEVERAL
 
 
 def estimate_band(ledger: Ledger, *, devices: int = 1) -> EstimateBand | None:
-    """Returns the range of the compiler's bytes for an estimated ledger; None for one that was compiled.
+    """Returns the range in which a compiler's peak would lie; None for the ledger of a compiled plan.
 
-    The highest peak may be over the budget.
+    The highest peak of the range may exceed the budget.
     """
     if ledger.source != "estimated":
         return None

@@ -1,4 +1,4 @@
-"""Questions of the planner, and their answers, which come from a child process as JSON."""
+"""Questions of the planner to a compile process, and the answers, which arrive as JSON."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from plimsoll.types import WHOLE, Offload, StepOptions, Storage
 
 Verb = Literal["rates", "imports", "static", "trace", "analyse", "prepare", "measure"]
 Depth = Literal["trace", "compile", "try"]
-"""How well it is known what a run calls besides its step: traced, compiled, or tried in a process of its own."""
+"""Accuracy of a run's bytes outside its step: from traced or compiled functions, or measured in a trial process."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of this machine, or its TPU chips, as JAX sees one of them."""
+    """A GPU or TPU of this machine, as JAX sees one device of it."""
 
     kind: str
     memory_bytes: int
-    """Bytes that its allocator can give one process."""
+    """Bytes of the device that JAX's allocator can give to one process."""
     devices: int = 1
-    """Devices of this kind that JAX sees."""
+    """Number of devices of this kind that JAX sees."""
     driver: str = ""
-    """Version of NVIDIA's driver; empty where nobody says."""
+    """Version of NVIDIA's driver; empty if it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What a compile process is started for: all that its answers depend on beside a question."""
+    """Subject of a compile process: the recipe, the step and the chip that its answers are about."""
 
     recipe: Mapping[str, Any]
-    """The recipe, as it is saved."""
+    """Recipe in its saved form."""
     steps: int
-    """Length of the schedule."""
+    """Length of the learning rate schedule, in optimizer steps."""
     step_options: StepOptions
     imports: tuple[str, ...] = ()
-    """Modules that reading its data imports."""
+    """Modules that are imported to read the recipe's data."""
     is_own: bool = False
-    """Whether the recipe stands in a user's file, and opens its data as soon as it is used."""
+    """Whether the recipe comes from a user's file, which opens its data as soon as the recipe is used."""
     devices: int = 1
     chip: Chip | None = None
-    """Chip that is planned for, with all its devices; None for the CPU of this machine."""
+    """Chip to plan for, with all its devices; None for the CPU of this machine."""
     card: Card | None = None
-    """The chip, where it is in this machine, and compiles and times its plans itself."""
+    """Accelerator of this machine that compiles and times the plans; None if the chip is not in this machine."""
     compiler: tuple[str, ...] = ()
-    """Packages of the chip's compiler; empty where none is installed, and of the CPU."""
+    """Packages of the chip's compiler; empty for the CPU, and if no compiler is installed."""
 
     @property
     def platform(self) -> str:
@@ -57,58 +57,59 @@ class Subject:
 
     @property
     def is_compiled(self) -> bool:
-        """True where there is a compiler; without it the traced step answers."""
+        """True if a compiler for the chip is installed. Otherwise bytes are estimated from the traced step."""
         return self.chip is None or bool(self.compiler)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A question to a compile process. Of the plans only what changes a compiled function differs from plain."""
+    """A question to a compile process."""
 
     verb: Verb
     plans: tuple[Plan, ...] = ()
+    """Plans as the compiler sees them: levers that change no compiled function have their plain value."""
     fsdp: int = 1
-    """Of `static`."""
+    """Number of devices that share one copy of the state, for the verb `static`."""
     storage: Storage = WHOLE
-    """Of `static`."""
+    """Bits of the state, for the verb `static`."""
     depth: Depth = "trace"
-    """Of `prepare`."""
+    """Accuracy of the answer, for the verb `prepare`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Static:
-    """Exact bytes of one device's share of the state, from shapes alone; `fsdp` and the storage change them."""
+    """Bytes of one device's share of the state, computed exactly from shapes, for one `fsdp` and one storage."""
 
     parameters: int
     """Number of weights, trainable and frozen."""
     parameter_bytes: int
+    """Bytes of all weights, trainable and frozen."""
     optimizer_bytes: int
     other_bytes: int
-    """Step, RNG."""
+    """Bytes of the step counter and the RNG key."""
     ema_bytes: int = 0
-    """Bytes of the average of the weights."""
+    """Bytes of the average of the weights (EMA)."""
     carry_bytes: int = 0
-    """Bytes that a task carries from step to step."""
+    """Bytes of the task's carry, the state of examples that lasts from step to step."""
     largest_leaf_bytes: int
     batch_bytes: int = 0
-    """One device's share of an effective batch."""
+    """Bytes of one device's share of an effective batch."""
     whole_state_bytes: int = 0
-    """State of all devices that share one copy."""
+    """Bytes of one whole copy of the state, on all devices that share it."""
     given_bytes: int = 0
-    """Frozen weights of such a state that checkpoints leave out."""
+    """Bytes of the frozen weights that checkpoints leave out, in one whole copy of the state."""
     initial_bytes: int = 0
-    """What a copy of the state has twice for a moment where a run begins with weights from files: the largest array of
-    them, and learned weights in 16 bits, which are replaced when all are read."""
+    """Bytes held twice for a moment while a run reads initial weights from files: the largest array, and trainable
+    weights in 16 bits, which are replaced once all files are read."""
     movable: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that `offload` can put into the host's memory, by the parts in `OFFLOADED`. Frozen weights are in
-    `parameter_bytes`."""
+    """Bytes that `offload` can move to the host's memory, by the parts in `OFFLOADED`."""
 
     @property
     def state_bytes(self) -> int:
         return self.parameter_bytes + self.optimizer_bytes + self.ema_bytes + self.carry_bytes + self.other_bytes
 
     def on_host(self, offload: Offload) -> dict[str, int]:
-        """Returns the bytes that are placed on the host, by part, of one device's share."""
+        """Returns the bytes of one device's share that `offload` places on the host, by part."""
         return {part: self.movable.get(part, 0) for part in OFFLOADED[offload]}
 
     def host_bytes(self, offload: Offload) -> int:
@@ -117,48 +118,48 @@ class Static:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Answer of the compiler about the step of one plan, in bytes of one device."""
+    """The compiler's figures for the step of one plan. Bytes are those of one device, unless noted."""
 
     temp_bytes: int
-    """Temporaries as compiled; on a CPU also what its libraries pack (hlo/packed.py)."""
+    """Bytes of temporaries, on a CPU with the buffers that its libraries pack (hlo/packed.py)."""
     argument_bytes: int = 0
-    """Bytes of the state and the batch; 0, as those of outputs, of a step that was only traced."""
+    """Bytes of the state and the batch; 0 for a step that was only traced."""
     output_bytes: int = 0
+    """Bytes of the step's outputs; 0 for a step that was only traced."""
     alias_bytes: int = 0
-    """Outputs that take the place of arguments."""
+    """Bytes of outputs that reuse the memory of arguments."""
     instructions: int = 0
-    """Instructions of the compiled step: what its code weighs. Of a traced one as many as it may become."""
+    """Number of instructions of the compiled step; for a traced step, the likely number."""
     is_filed: bool = False
     """Whether training reads the compiled functions from files, without tracing and lowering them."""
     flops: float
-    """Operations of the whole step on all devices, counted from its dots; rematerialisation included."""
+    """Floating-point operations of the matmuls of a whole step on all devices, with rematerialisation."""
     moved_bytes: float = 0.0
-    """Bytes that the dots of the step read and write, on all devices; 0 on a CPU, whose cache keeps much of them."""
+    """Bytes that matmuls read and write in a step, on all devices; 0 on a CPU, whose cache holds many of them."""
     dots: float = 0.0
-    """Number of dots on a CPU: each costs something to start, however small it is. 0 on an accelerator."""
+    """Number of matmuls in a step on a CPU, to price their start; 0 on an accelerator."""
     kernels: float = 0.0
-    """Kernels that one GPU runs in a step; 0 on other chips."""
+    """Number of kernels that one GPU runs in a step; 0 on other chips."""
     kernel_seconds: float = 0.0
-    """Their time on it, each at the rate of its own shape, without what starting them costs; 0 where no compiler has
-    seen the step. It has the update and the sum of the gradients in it, and nothing that goes over a link."""
+    """Seconds of a GPU's kernels in a step, each at the rate of its shape, without launches and transfers over links.
+    The update and the sum of the gradients are included. 0 if the step was not compiled."""
     sent_bytes: float = 0.0
-    """Bytes that one device sends to the others in a step, as compiled; 0 where no compiler has seen it."""
+    """Bytes that one device sends to the others in a step, as compiled; 0 if the step was not compiled."""
     hidden_share: float = 0.0
-    """Part of the time of sending them in which kernels run, by the compiled step's schedule."""
+    """Share of the sending time in which kernels run, from the compiled step's schedule."""
     peak_bytes: int = 0
-    """The compiler's own peak, where it says one that means something: on accelerators, arguments included, without
-    the host's memory."""
+    """Peak bytes that the compiler reports on an accelerator, with arguments and without host memory; else 0."""
     host_temp_bytes: int = 0
-    """Temporaries that a step keeps in the host's memory."""
+    """Bytes of temporaries in the host's memory."""
     source: Literal["compiled", "estimated"] = "compiled"
     largest: tuple[Buffer, ...] = ()
-    """The largest temporaries."""
+    """Largest temporaries of the step."""
 
     @property
     def beyond_state_bytes(self) -> int:
-        """Returns what a step needs besides its arguments: temporaries, and outputs that reuse no argument.
+        """Bytes of a step besides its arguments: temporaries, and outputs that reuse no argument's memory.
 
-        On a TPU neither this sum nor the compiler's own peak bounds the other, so the larger counts.
+        On a TPU either this sum or the compiler's peak can be the larger one. The larger one counts.
         """
         summed = self.temp_bytes + self.output_bytes - self.alias_bytes
         return max(summed, self.peak_bytes - self.argument_bytes)
@@ -166,105 +167,106 @@ class Analysis:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a run of a plan takes besides its step."""
+    """Bytes of a plan's run outside its step: initialisation, evaluation, and the process itself."""
 
     init_temp_bytes: int
-    """Temporaries of how it begins."""
+    """Bytes of temporaries of the run's initialisation."""
     evaluate_temp_bytes: int
-    """Temporaries of its evaluation."""
+    """Bytes of temporaries of the run's evaluation."""
     process: Process | None = None
-    """Weight of a trial process; None where there was none."""
+    """Measured resident memory of a trial process; None if no trial process ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Rates of a chip, measured on it or from its data sheet."""
+    """Rates of a chip, measured on the chip or taken from its data sheet."""
 
     flops: Mapping[str, float]
-    """Precision to floating-point operations per second in dots."""
+    """Precision to floating-point operations per second in matmuls."""
     copy_bytes: float
-    """Bytes per second, moving data that does not fit the cache."""
+    """Bytes per second of moving data that does not fit the cache."""
     first_touch_bytes: float
-    """Bytes per second of memory touched for the first time (page faults; on an accelerator, never the limit)."""
+    """Bytes per second of touching memory for the first time, which page faults limit; infinite on an accelerator."""
     loop_seconds: float
-    """Cost of one more micro-batch besides its arithmetic."""
+    """Seconds of overhead per micro-batch, besides its arithmetic."""
     source: str
     dot_seconds: float = 0.0
-    """Cost of a dot, and of the operations around it, besides its arithmetic."""
+    """Seconds of overhead per matmul, with the operations around it, besides its arithmetic."""
     launch_seconds: float = 0.0
-    """Cost of a kernel besides its work; 0 where kernels are not counted."""
+    """Seconds to launch a kernel; 0 where kernels are not counted."""
     call_seconds: float = 0.0
-    """Cost of a step besides its work or its kernels: the call from the training loop, and its numbers read."""
+    """Seconds of overhead per step: the call from the training loop, and reading the step's metrics."""
     link_bytes: float = 0.0
     """Bytes per second that a device sends to the others."""
     host_link_bytes: float = 0.0
-    """Bytes per second between a device and its host's memory; 0 where nobody says."""
+    """Bytes per second between a device and its host's memory; 0 if unknown."""
 
 
 class Compiler(Protocol):
-    """Answers from a child process. A plan that does not compile here raises `DoesNotCompile`."""
+    """Source of the answers to the planner's questions. A plan that cannot be compiled raises `DoesNotCompile`."""
 
     workers: int
-    """Questions that it answers at once."""
+    """Number of questions that the compiler answers at the same time."""
 
     @property
     def compiles(self) -> int: ...
 
     doing: str
-    """Word for what `analyse` does: compiling, or estimating where there is no compiler."""
+    """Progress word for `analyse`: "compiling", or "estimating" if no compiler is installed."""
 
     def static(self, fsdp: int = 1, storage: Storage = WHOLE) -> Static: ...
     def trace(self, plan: Plan) -> Analysis:
-        """Returns what can be told of a step without compiling it."""
+        """Returns an estimate of a step's bytes and operations, from its trace."""
         ...
 
     def analyse(self, plan: Plan) -> Analysis: ...
     def prepare(self, plan: Plan, depth: Depth) -> Preparation:
-        """Returns what a run of the plan takes besides its step. Compiled, its functions are ready for training."""
+        """Returns the bytes of the plan's run outside its step. Functions that this compiles are kept for training."""
         ...
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
-        """Returns the seconds per step of each plan, timed in turn."""
+        """Returns the seconds per step of each plan. The plans are timed in turn."""
         ...
 
     def rates(self) -> Rates: ...
     def imported_bytes(self) -> int:
-        """Returns the weight of a process that has imported what training imports."""
+        """Returns the resident memory of a process after training's imports, in bytes."""
         ...
 
 
 class DoesNotCompile(Exception):
-    """The compiler, or the child it ran in, failed on this plan. A data point, not an error of ours."""
+    """Failure of the compiler, or of its process, on one plan. The search goes on with other plans."""
 
 
 class ChildDied(DoesNotCompile):
-    """The child ended, or was ended, before it had answered: it may answer when it is asked again."""
+    """End of a compile process before its answer. Another process may answer the same question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(lever.Problem):
-    """Everything the search needs to know; no model, no data."""
+    """Facts of the recipe, the chip and the budget that the search needs, without model and data."""
 
     hosts: int = 1
     budget_bytes: int
-    """Budget of one device."""
+    """Budget of one device, in bytes."""
     memory_bytes: int | None = None
-    """Bytes that a run can use of an accelerator's device, at most; None on a CPU."""
+    """Most bytes of an accelerator's device that a run can use; None on a CPU."""
     host_budget_bytes: int | None = None
-    """Budget of one host beside its accelerators; None for no limit."""
+    """Budget of one host beside its accelerators, in bytes; None for no limit."""
     rate_per_example: int
+    """Number of `rate_unit`s in one example, like its tokens."""
     rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
-    """Prefetch depth to host components and their bytes."""
+    """Bytes of the data on the host: prefetch depth to components and their bytes."""
     data_advice: str = ""
-    """Advice that makes the bytes of the data less."""
+    """Advice to the user that reduces the bytes of the data."""
     pinned_by: str | None = None
-    """Source of the pins, where the user did not type them one by one: `--plan FILE`."""
+    """Source of the pins if the user did not type them one by one, like `--plan FILE`."""
     margin_bytes: int = 0
-    """Bytes added to the phases in RUNNING: what this run, which went over its budget, needs beyond a prediction."""
+    """Margin in bytes, added to the phases in RUNNING, after this run exceeded an earlier prediction."""
     measure: bool = False
-    """Time the best few on the chip at hand."""
+    """Whether to time the best few plans on the chip of this machine."""
     prepares: Depth = "trace"
-    """How well it is to be known what the chosen plan takes besides its step."""
+    """Accuracy of the chosen plan's bytes outside its step."""
     steps: int | None = None
-    """Steps of the run that is about to begin, so that planning takes no longer than it can save; None of another."""
+    """Optimizer steps of the run that follows, so that planning takes no longer than it saves; None without a run."""
