@@ -1,1 +1,1 @@
-"""The search for the fastest plan that fits: chips, compiled bytes, estimate. It trains nothing and knows no model."""
+"""Search for the fastest plan that fits a budget: chips, bytes, step times. It trains nothing and knows no model."""

@@ -1,7 +1,7 @@
-"""The compiler in a process of its own, with requests in JSON lines: its memory is gone when training starts.
+"""The compiler in a separate process that takes requests as lines of JSON. Its memory is free before training starts.
 
-A child that crashes, is killed or takes too long costs one plan, not the planner: it is started again, and the plan
-counts as not compiling here, with the reason. Answers are kept on disk, so the same question costs nothing twice.
+If the process crashes, is killed or takes too long, the planner starts another one. The plan in question counts as
+one that does not compile, with the reason. Answers are cached on disk.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from plimsoll.units import format_seconds
 from plimsoll.values import from_json, to_json
 
 LONGEST_ANSWER = 300.0
-"""Seconds after which an answer counts as failed, by default. The longest compile that was seen, that of `arc-1` for a
-TPU, took 210 s of a shared core."""
+"""Default time limit of one answer, in seconds. The longest measured compile, `arc-1` for a TPU, took 210 s on a
+shared core."""
 
 
 ANSWERS: Mapping[Verb, Any] = {
@@ -65,7 +65,7 @@ ANSWERS: Mapping[Verb, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class CompileProcess:
-    """A process that answers about a subject, before it is started."""
+    """Command and environment of a process that compiles for a subject."""
 
     subject: Subject
     environment: Mapping[str, str]
@@ -73,14 +73,14 @@ class CompileProcess:
 
     @property
     def command(self) -> list[str]:
-        """The command that starts it; without the plug-ins that only an absent chip is compiled with."""
+        """Command line of the process. "cross-compile" is for a chip that is not in this machine."""
         is_here = self.subject.chip is None or self.subject.card is not None
         verb = "compile" if is_here else "cross-compile"
         return [self.python, "-m", "plimsoll.worker", verb, json.dumps(to_json(self.subject))]
 
 
 class Answering(abc.ABC):
-    """The questions of a `planner.types.Compiler`, each as a request."""
+    """Base class of a `planner.types.Compiler`: turns each of its methods into a request."""
 
     @abc.abstractmethod
     def answer(self, request: Request) -> Any:
@@ -109,15 +109,15 @@ class Answering(abc.ABC):
 
 
 class Child(Answering):
-    """A `planner.types.Compiler` in a process, which is started when it is first asked.
+    """A `planner.types.Compiler` in one process, which starts with the first request.
 
-    One that has no answer after `longest` seconds is stopped.
+    A process without an answer after `longest` seconds is killed.
     """
 
     def __init__(self, process: CompileProcess, *, answers: Path, longest: float = LONGEST_ANSWER) -> None:
         self.compiles = 0
         self.seconds_saved = 0.0
-        """Seconds that answers took which were kept."""
+        """Seconds that cached answers took when they were computed."""
         self.doing = "compiling" if process.subject.is_compiled else "estimating"
         self._command = process.command
         self._environment = dict(process.environment)
@@ -131,7 +131,7 @@ class Child(Answering):
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the process: whoever asked it is told so, and what it has written is whole."""
+        """Kills the process. A request that is under way raises ChildDied. Files of the process stay intact."""
         self._is_stopped = True
         process = self._process
         if process is None:
@@ -139,18 +139,18 @@ class Child(Answering):
         process.kill()
         process.wait()
 
-        # Whoever asked reads its last words, and closes the pipes.
+        # A request that is under way closes the pipes itself, after it has read standard error.
         if not self._is_busy:
             self._close(process)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request: that which is kept, or the process's own, which is kept then."""
+        """Returns the answer to a request from the cache, or else from the process, and then caches it."""
         path = self._path(request)
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or damaged: ask
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # no file, or a damaged one
             kept = json.loads(path.read_text())
             answer = from_json(ANSWERS[request.verb], kept["answer"], "answer")
-            with contextlib.suppress(OSError):  # another user's
-                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # used now (processes/cache.py)
+            with contextlib.suppress(OSError):  # the file may belong to another user
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))  # marks it as used (processes/cache.py)
             self.seconds_saved += kept["seconds"]
             return answer
 
@@ -158,13 +158,13 @@ class Child(Answering):
         try:
             answer = self._ask(request)
         except ChildDied:
-            if request.verb in ("analyse", "measure") or self._is_stopped:  # costs the plans that were asked about
+            if request.verb in ("analyse", "measure") or self._is_stopped:  # only the plans of the request fail
                 raise
-            answer = self._ask(request)  # all plans need this one
+            answer = self._ask(request)  # all plans need this answer: try once more
         if request.verb == "analyse":
             self.compiles += 1
 
-        # Full, or not to be written to: a plan needs the answer, not its file.
+        # Cache the answer. A full or read-only disk does not matter.
         with contextlib.suppress(OSError):
             self._answers.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._answers, delete=False) as file:
@@ -173,11 +173,11 @@ class Child(Answering):
         return answer
 
     def _path(self, request: Request) -> Path:
-        """Returns the file of an answer, by all that it depends on."""
+        """Returns the cache file of an answer. Its name is a digest of everything that the answer depends on."""
         subject: Any = self._subject
         versions = [*self._versions, software_digest()]
 
-        # Rates are the same for every recipe, and imports for all of ours that are made of the same parts.
+        # Rates do not depend on the recipe. Imports depend only on its parts, unless it is a user's own.
         if request.verb == "rates":
             subject = [subject.chip, subject.card, subject.compiler]
             versions = self._versions
@@ -189,19 +189,19 @@ class Child(Answering):
         return self._answers / f"{request.verb}-{digest[:24]}.json"
 
     def _ask(self, request: Request) -> Any:
-        """Returns the process's answer."""
+        """Returns the answer of the process, which is started if necessary."""
         if self._is_stopped:
             raise ChildDied("the compile process was stopped")
         process = self._process or self._start()
         begin = time.monotonic()
         line = self._line(process, json.dumps(to_json(request)))
 
-        # It ended, or was killed, before it had answered.
+        # No whole line: the process ended, or was killed.
         if not line.endswith("\n"):
             is_late = time.monotonic() - begin >= self._longest
             raise ChildDied(self._why_it_ended(process, is_late=is_late))
 
-        # It answered, refused, or failed; or it talks nonsense, and is ended.
+        # The reply is an answer, a refusal or a failure. A process with any other reply is killed.
         try:
             reply = json.loads(line)
             if "refused" in reply:
@@ -215,7 +215,7 @@ class Child(Answering):
             raise DoesNotCompile(f"the compile process answered with {line.strip()[:300]!r}") from None
 
     def _line(self, process: subprocess.Popen[str], question: str) -> str:
-        """Returns the line with which the process answers; what libraries print goes to standard error."""
+        """Sends a question, and returns the process's line of reply; empty or incomplete if the process has ended."""
         assert process.stdin is not None
         assert process.stdout is not None
         watchdog = threading.Timer(self._longest, process.kill)
@@ -244,7 +244,7 @@ class Child(Answering):
         return self._process
 
     def _why_it_ended(self, process: subprocess.Popen[str], *, is_late: bool = False) -> str:
-        """Waits for the end of the process, and returns it in words with the last line of its standard error."""
+        """Waits for the end of the process. Returns a clause about it, with the last line of standard error."""
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if is_late:
@@ -258,18 +258,18 @@ class Child(Answering):
         return f"the compile process {how}{message}"
 
     def _close(self, process: subprocess.Popen[str]) -> None:
-        """Closes the pipes: a search may outlive several children."""
+        """Closes the pipes of an ended process, because one search may start several."""
         self._process = None
         for stream in (process.stdin, process.stdout, self._errors):
-            with contextlib.suppress(BrokenPipeError):  # a question nobody read
+            with contextlib.suppress(BrokenPipeError):  # of a question that the process had not read
                 if stream is not None:
                     stream.close()
 
 
 class Pool(Answering):
-    """A `planner.types.Compiler` of several children, which answer side by side; each starts when it is first needed.
+    """A `planner.types.Compiler` of several processes that answer in parallel. Each starts with its first request.
 
-    Plans are timed by the first one alone.
+    Only the first process times plans.
     """
 
     def __init__(self, children: Sequence[Child]) -> None:
@@ -293,14 +293,15 @@ class Pool(Answering):
         return sum(child.compiles for child in self._children)
 
     def clock(self) -> float:
-        """Returns a time in seconds in which answers that were kept take as long as when they were given.
+        """Returns the monotonic time plus the seconds that cached answers took when they were computed.
 
-        So a search whose time is limited ends where it did before, with the same plan, at once.
+        So a search with a time limit that is repeated with cached answers stops at the same question, with the same
+        plan.
         """
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer of the next idle child. Answers about the state are kept, and returned at once."""
+        """Returns the answer of the next idle process. Answers about the state are also cached in memory."""
         if request.verb == "measure":
             return self._children[0].answer(request)
         if request in self._statics:
@@ -316,22 +317,22 @@ class Pool(Answering):
 
 
 def _about(verb: Verb, *plans: Plan) -> Request:
-    """Returns a question about plans."""
+    """Returns a request about plans, as the compiler sees them."""
     return Request(verb=verb, plans=tuple(map(same_step, plans)))
 
 
 @cache
 def software_digest() -> str:
-    """Returns a digest of what compiled functions depend on: libraries, our own source, the processor."""
+    """Returns a digest of everything that compiled functions depend on: libraries, this package, the processor."""
     return hashlib.sha256(f"{_libraries()} {code_digest()}".encode()).hexdigest()
 
 
 @cache
 def _libraries() -> str:
-    """Returns a digest of what rates and imports depend on, too: libraries and the processor."""
+    """Returns a digest of Python's and the libraries' versions and the processor."""
     digest = hashlib.sha256(sys.version.encode())
     required = ("jax", "jaxlib", "optax", "orbax-checkpoint", "grain", "tokenizers", "numpy")
-    optional = ("flax", "equinox")  # models of users may be made of these
+    optional = ("flax", "equinox")  # libraries of users' models
     for name in (*required, *(name for name in optional if importlib.util.find_spec(name))):
         digest.update(f"{name} {importlib.metadata.version(name)}".encode())
     digest.update(processor().encode())
@@ -349,7 +350,7 @@ def code_digest() -> str:
 
 @cache
 def processor() -> str:
-    """Returns model and number of the cores this process may use."""
+    """Returns the model of the processor, and the number of cores that this process may use."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):  # no Linux
         lines = Path("/proc/cpuinfo").read_text().splitlines()

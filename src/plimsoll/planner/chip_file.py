@@ -1,6 +1,6 @@
-"""A chip file: GPUs in TOML, and in our own catalogue families of TPU slices, read into plain figures.
+"""Reader of chip files: TOML with the figures of GPUs, and in plimsoll's own catalogue also of TPU slices.
 
-A field that is missing, misspelt or of the wrong kind is refused in one paragraph that names file, chip and field.
+A field that is missing, misspelt or of the wrong type is refused with the names of file, chip and field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 COUNT, RATE, WORDS, TABLE = "a whole number above 0", "a number above 0", "some words", "a table"
 TYPES: dict[str, tuple[type, ...]] = {COUNT: (int,), RATE: (int, float), WORDS: (str,), TABLE: (dict,)}
 Kinds = Mapping[str, str | tuple[str, ...]]
-"""Fields of a table, and of which kind they are; or the words that may stand there."""
+"""Fields of a table to their type in words, or to the strings that are allowed."""
 
 FILE: Kinds = {"chips": TABLE, "architectures": TABLE, "kernels": TABLE}
 FIGURES: Kinds = {
@@ -31,13 +31,13 @@ FIGURES: Kinds = {
     "host_memory_bytes": COUNT,
     "compiler": TABLE,
 }
-"""Figures that have a source where they are given."""
+"""Figures of a chip, each of which has a source in `Chip.sources`."""
 GPU: Kinds = FIGURES | {"platform": ("cuda",), "kernels": TABLE, "sources": TABLE}
 OPTIONAL = ("link_bandwidth", "host_link_bandwidth", "host_memory_bytes", "kernels", "sources")
 KERNELS: Kinds = dict.fromkeys(
     ("product_share", "attention_share", "memory_share", "launch_seconds", "call_seconds"), RATE
 )
-"""What kernels reach on a GPU: shares of its rates, and seconds (planner/kernel_seconds.py)."""
+"""Performance of kernels on a GPU: reached shares of its rates, and seconds of overhead (planner/kernel_seconds.py)."""
 COMPILER: Kinds = {
     "description": WORDS,
     "compute_capability": WORDS,
@@ -49,57 +49,57 @@ COMPILER: Kinds = {
 LIMITS: Kinds = dict.fromkeys(
     ("shared_memory_per_core", "shared_memory_per_block_optin", "threads_per_core_limit", "fpus_per_core"), COUNT
 )
-"""Limits of a multiprocessor, by CUDA compute capability."""
+"""Limits of a multiprocessor, which depend on the CUDA compute capability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """A device, or several of them that train together. Bytes and rates are of one device."""
+    """A device, or several devices that train together. Bytes and rates are those of one device."""
 
     name: str
     platform: Literal["cpu", "cuda", "tpu"]
     devices: int = 1
-    """Devices as JAX counts them."""
+    """Number of devices, as JAX counts them."""
     hosts: int = 1
-    """Machines, a training process on each."""
+    """Number of machines, with a training process on each."""
     memory_bytes: int
-    """Memory that a run may use; the source says what was subtracted."""
+    """Memory that a run may use. Its entry in `sources` names the bytes that were subtracted."""
     flops: Mapping[str, float]
-    """Precision to dense floating-point operations per second; a precision without units is absent."""
+    """Precision to dense floating-point operations per second. A precision without hardware units is absent."""
     memory_bandwidth: float
     """Bytes per second of the device's memory."""
     link_bandwidth: float = 0.0
-    """Bytes per second that a device sends to its neighbours, 0 where it is alone. As read from a file, of a GPU its
-    rate to another."""
+    """Bytes per second that a device sends to other devices; 0 for a single GPU. A chip file gives a GPU's rate to
+    another GPU."""
     host_link_bandwidth: float = 0.0
-    """Bytes per second between the device and its host's memory, one way; 0 where it is not known."""
+    """Bytes per second between the device and its host's memory, one way; 0 if unknown."""
     host_memory_bytes: int | None = None
-    """Memory of each host; None where it depends on the machine the chip is in."""
+    """Memory of each host; None if it depends on the machine."""
     compiler: Mapping[str, Any]
     """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
     """Figure to its source."""
     kernels: Mapping[str, float] = field(default_factory=dict)
-    """The figures of KERNELS; empty where the time of a step is not added up from its kernels: of a CPU and a TPU."""
+    """Figures of KERNELS for a GPU; empty for a CPU or a TPU, whose step times do not come from kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """All chips of a file."""
+    """Chips of a chip file, with the figures that they share."""
 
     architectures: Mapping[str, Mapping[str, int]]
     """CUDA compute capability to the limits of a multiprocessor."""
     kernels: Mapping[str, float]
-    """The figures of KERNELS, of every GPU of the file that has none of its own."""
+    """Figures of KERNELS for every GPU without figures of its own."""
     kernel_sources: Mapping[str, str]
     chips: Mapping[str, Chip]
-    """GPUs, each alone, and TPU slices."""
+    """Chips by name: single GPUs and TPU slices."""
     unlisted: Mapping[str, Mapping[str, int]]
-    """Chip to the gigabytes of cards that are not listed, and of which it is the nearest."""
+    """Chip to the unlisted cards that are most like it, each with its gigabytes."""
 
 
 def read_catalogue(path: Path) -> Catalogue:
-    """Reads our own catalogue."""
+    """Reads plimsoll's own catalogue."""
     document = tomllib.loads(path.read_text("utf-8"))
     kernels = document["kernels"]
     sources = kernels.pop("sources")
@@ -117,17 +117,17 @@ def read_catalogue(path: Path) -> Catalogue:
 
 
 def with_chips_of(path: Path, known: Catalogue) -> Catalogue:
-    """Returns a catalogue with the GPUs of a user's file, too, before those of the same name.
+    """Returns a catalogue with the GPUs of a user's file added. They replace GPUs of the same name.
 
     Raises:
-        RecipeError: The file cannot be read, or a field is missing, misspelt or of the wrong kind.
+        RecipeError: The file cannot be read, or a field is missing, misspelt or of the wrong type.
     """
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as problem:
         raise RecipeError(f"the chip file {path} cannot be read: {problem}") from None
 
-    # What every GPU of the file may refer to.
+    # Read the figures that all GPUs of the file share.
     file = f"the chip file {path}:"
     check(document, FILE, optional=tuple(FILE), table=file)
     own_limits = document.get("architectures", {})
@@ -141,15 +141,15 @@ def with_chips_of(path: Path, known: Catalogue) -> Catalogue:
     gpus = document.get("chips", {})
     if "cpu" in gpus:
         raise RecipeError(
-            f"{file} [chips.cpu] would never be used, cpu is the machine at hand: its memory is what is free, its rates"
-            " are measured. Give the chip another name"
+            f"{file} [chips.cpu] would never be used, because cpu is this machine: its memory is the free memory, and"
+            " its rates are measured. Give the chip another name"
         )
     own = {name: _gpu(name, figures, refer_to, path) for name, figures in gpus.items()}
     return replace(known, chips={**known.chips, **own})
 
 
 def _gpu(name: str, figures: Any, catalogue: Catalogue, path: Path) -> Chip:
-    """Returns a GPU from its table."""
+    """Returns the GPU of a table in a chip file."""
     table = f"the chip file {path}: [chips.{name}"
     check(figures, GPU, optional=OPTIONAL, table=f"{table}]")
     check(figures["flops"], dict.fromkeys(PRECISIONS, RATE), optional=PRECISIONS[1:], table=f"{table}.flops]")
@@ -176,7 +176,7 @@ def _gpu(name: str, figures: Any, catalogue: Catalogue, path: Path) -> Chip:
 
 
 def _slices(family: str, figures: Mapping[str, Any], path: Path) -> Iterator[Chip]:
-    """Yields the slices of a family of TPUs, which differ in size alone."""
+    """Yields the slices of a family of TPUs. They differ only in size."""
     device = _chip(family, figures, path)
     compiler = dict(device.compiler)
     generation, host = compiler.pop("generation"), compiler.pop("host")
@@ -185,7 +185,7 @@ def _slices(family: str, figures: Mapping[str, Any], path: Path) -> Iterator[Chi
         host_axes = _axes(layout.get("host", host))
         chips = math.prod(axes)
 
-        # Links of the chip that has fewest: at the edge of an axis that does not wrap around it has one neighbour.
+        # Links of the TPU with the fewest: at the edge of an axis that does not wrap around it has one neighbour.
         wraps = all(axis % figures["wraps_at"] == 0 for axis in axes)
         links = sum(2 if wraps else 1 for axis in axes if axis > 1)
         yield replace(
@@ -204,12 +204,12 @@ def _slices(family: str, figures: Mapping[str, Any], path: Path) -> Iterator[Chi
 
 
 def _axes(text: str) -> tuple[int, ...]:
-    """Returns chips along each axis, from text like `2x4x4`."""
+    """Returns the number of chips along each axis, from text like `2x4x4`."""
     return tuple(map(int, text.split("x")))
 
 
 def _chip(name: str, figures: Mapping[str, Any], path: Path) -> Chip:
-    """Returns a device with the figures of its table, each with its source."""
+    """Returns the device of a table, with a source for each figure."""
     sources = figures.get("sources", {})
     stated = {figure: figures[figure] for figure in FIGURES if figure in figures}
     return Chip(
@@ -221,16 +221,16 @@ def _chip(name: str, figures: Mapping[str, Any], path: Path) -> Chip:
 
 
 def check(values: Any, kinds: Kinds, *, optional: tuple[str, ...] = (), table: str) -> None:
-    """Checks a table of a user's file.
+    """Checks the fields of a table in a chip file.
 
     Args:
         values: The table.
-        kinds: The fields that it must have.
-        optional: Those of them that it may lack.
-        table: Words for the table.
+        kinds: Fields of the table, with their types.
+        optional: Fields that may be absent.
+        table: Words for the table in error messages.
 
     Raises:
-        RecipeError: A field is missing, misspelt or of the wrong kind.
+        RecipeError: A field is missing, misspelt or of the wrong type.
     """
     if not isinstance(values, dict):
         raise RecipeError(f"{table} must be a table, got {values!r}")
@@ -254,7 +254,7 @@ def in_words(kind: str | tuple[str, ...]) -> str:
 
 
 def is_of(kind: str | tuple[str, ...], value: Any) -> bool:
-    """Returns whether a value from TOML is of a kind."""
+    """Returns True if a value from TOML has a type, or is one of the allowed strings."""
     if isinstance(kind, tuple):
         return value in kind
     is_number = kind in (COUNT, RATE)

@@ -1,7 +1,7 @@
-"""Chips that can be planned for: memory, rates, links, and the options of their compilers.
+"""Chips to plan for, by name, with memory, rates, links and compiler options.
 
-The figures are in `chips.toml` beside this file, each with its source; a user adds chips in a file of the same form
-(docs/chips.md). None was compared with a card. The chip `cpu` is the machine at hand: its rates are measured.
+The figures are in `chips.toml` beside this file, each with its source. A user adds chips in a file of the same format
+(docs/chips.md). The chip `cpu` is this machine, and its rates are measured.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from plimsoll.units import GIB
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
-"""JAX's name for the platform of a chip."""
+"""Platform of a chip to JAX's name of it."""
 UNLISTED_SPARE = 3 * GIB // 2
-"""What a run cannot use of the gigabytes on a card's box: CUDA reports 0.2 to 0.5 GiB less of listed cards, and 1 GiB
-lies beside XLA's pool."""
+"""Bytes of an unlisted card's nominal memory that a run cannot use. CUDA reports 0.2 to 0.5 GiB less than nominal for
+listed cards, and 1 GiB lies outside XLA's pool."""
 GPUS_IN_A_MACHINE = (2, 4, 8)
 LOOP_SECONDS = 1e-4
-"""Time of one more micro-batch on a TPU. Assumed, not measured; of a GPU the kernels are counted."""
+"""Seconds of overhead per micro-batch on a TPU, assumed and not measured. On a GPU kernel launches count instead."""
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
-    """Returns a chip by its name. `h100x8` and `8xh100` are eight h100 in one machine.
+    """Returns the chip with a name. `h100x8` and `8xh100` are eight H100 in one machine.
 
     Args:
-        name: As `plimsoll chips` lists them, in upper or lower case, with or without hyphens and spaces: `RTX 4070 Ti`.
-        file: The user's chips, else `user_file()`.
+        name: Name that `plimsoll chips` lists, in upper or lower case, with or without hyphens and spaces, like
+            `RTX 4070 Ti`.
+        file: Chip file of the user, by default `user_file()`.
 
     Raises:
-        RecipeError: There is no such chip.
+        RecipeError: No chip has that name.
     """
     if not isinstance(name, str):
         raise RecipeError(f"chip={name!r} is no name of a chip, like 'cpu' or 'h100': `plimsoll chips` lists them")
     plain = _squeezed(name)
-    if plain == "cpu":  # reading the list takes 7 ms
+    if plain == "cpu":  # without reading the catalogue, which takes 7 ms
         return _this_machine()
 
     # One GPU, a slice of TPUs, or several GPUs in one machine.
@@ -61,14 +62,14 @@ def chip(name: str, file: Path | None = None) -> Chip:
 
 
 def _unknown(name: str, known: Catalogue) -> RecipeError:
-    """Returns the error for a name of no chip, with the nearest ones."""
-    # A slice of another size.
+    """Returns the error for a name that no chip has, with similar names."""
+    # The name of a TPU slice with a size that does not exist.
     family, _, size = name.lower().rpartition("-")
     siblings = [chip for chip in known.chips.values() if family and chip.name.rpartition("-")[0] == family]
     if siblings and siblings[0].platform == "tpu":
         return _no_slice(name, siblings, size)
 
-    # A card that is not listed, or a misspelt name.
+    # The name of an unlisted card, or a misspelt name.
     for near, cards in known.unlisted.items():
         gigabytes = {_squeezed(card): size for card, size in cards.items()}.get(_squeezed(name))
         if gigabytes is not None:
@@ -85,7 +86,7 @@ def _unknown(name: str, known: Catalogue) -> RecipeError:
 
 
 def _unlisted(name: str, gigabytes: int, near: Chip) -> RecipeError:
-    """Returns the error for a card that is not listed, with the nearest one, held to its memory."""
+    """Returns the error for an unlisted card. It recommends the most similar chip, limited to the card's memory."""
     usable = gigabytes * GIB - UNLISTED_SPARE
     memory = "" if usable >= near.memory_bytes else f" --memory {usable / GIB:g}GiB"
     return RecipeError(
@@ -96,7 +97,7 @@ def _unlisted(name: str, gigabytes: int, near: Chip) -> RecipeError:
 
 
 def _no_slice(name: str, siblings: list[Chip], size: str) -> RecipeError:
-    """Returns the error for a size of no slice, with those that there are."""
+    """Returns the error for a TPU slice with a size that does not exist, with the sizes that do."""
     numbers = [int(chip.name.rpartition("-")[2]) for chip in siblings]
     wanted = int(size) if size.isdigit() else 0
     near = min(siblings, key=lambda chip: abs(int(chip.name.rpartition("-")[2]) - wanted))
@@ -108,29 +109,29 @@ def _no_slice(name: str, siblings: list[Chip], size: str) -> RecipeError:
 
 
 def _squeezed(name: str) -> str:
-    """Returns a name as it is compared: `NVIDIA GeForce RTX 4090` is `rtx4090`."""
+    """Returns a name in the form in which names are compared: `NVIDIA GeForce RTX 4090` is `rtx4090`."""
     plain = re.sub(r"[\s_-]+", "", name.lower())
     return plain.removeprefix("nvidia").removeprefix("geforce")
 
 
 def chips(file: Path | None = None) -> list[Chip]:
-    """Returns this machine, every GPU alone, and every TPU slice."""
+    """Returns all chips: this machine, each GPU as a single device, and each TPU slice."""
     return [_this_machine(), *map(_alone, _catalogue(file).chips.values())]
 
 
 def chip_called(description: str, file: Path | None = None) -> Chip | None:
-    """Returns the GPU that CUDA, and JAX, call so, with the rate of its links; None if no list has it.
+    """Returns the GPU with a CUDA name, with the rate of its links; None if no catalogue lists it.
 
     Args:
-        description: As `description` of a chip's compiler options, like "NVIDIA H100 80GB HBM3".
-        file: The user's chips, else `user_file()`; those have precedence.
+        description: CUDA's name of the GPU, which JAX also uses, like "NVIDIA H100 80GB HBM3".
+        file: Chip file of the user, by default `user_file()`. Its GPUs take precedence.
     """
     named = [gpu for gpu in _catalogue(file).chips.values() if gpu.compiler.get("description") == description]
     return named[-1] if named else None
 
 
 def rates(chip: Chip) -> Rates:
-    """Returns the rates of one device for the roofline, from the catalogue."""
+    """Returns the rates of one device from the catalogue, for the estimate of step times."""
     assert chip.platform != "cpu", "a CPU's rates are measured by the compile child"
     return Rates(
         flops=chip.flops,
@@ -146,7 +147,7 @@ def rates(chip: Chip) -> Rates:
 
 
 def user_file() -> Path | None:
-    """Returns `$PLIMSOLL_CHIPS`, else `chips.toml` in the user's configuration folder; None where there is none."""
+    """Returns the user's chip file: `$PLIMSOLL_CHIPS`, or `chips.toml` in the configuration folder; None if absent."""
     named = os.environ.get("PLIMSOLL_CHIPS")
     path = Path(named).expanduser() if named else user_config_path("plimsoll") / "chips.toml"
     if named and not path.is_file():
@@ -155,7 +156,7 @@ def user_file() -> Path | None:
 
 
 def _catalogue(file: Path | None) -> Catalogue:
-    """Returns our chips, and those of the user's file before them."""
+    """Returns plimsoll's own chips and those of the user's file, which take precedence."""
     catalogue = chip_file.read_catalogue(CATALOGUE)
     path = file or user_file()
     return catalogue if path is None else chip_file.with_chips_of(path, catalogue)
@@ -177,12 +178,12 @@ def _this_machine() -> Chip:
 
 
 def _alone(chip: Chip) -> Chip:
-    """Returns a chip of the catalogue as it is by itself: one GPU sends nothing."""
+    """Returns a chip of the catalogue as a single device or slice. A single GPU has no links."""
     return replace(chip, link_bandwidth=0.0) if chip.platform == "cuda" else chip
 
 
 def _several(card: Chip, devices: int) -> Chip:
-    """Returns several cards, eight in each machine where they are more."""
+    """Returns a chip of several equal GPUs: up to eight in one machine, or more machines of eight."""
     name = f"{card.name}x{devices}"
     if devices == 1:
         return _alone(card)
