@@ -72,7 +72,7 @@ class Swept:
 
     def within(self, budget: int) -> Fastest:
         """Returns what the sweep knows under a budget."""
-        return Fastest(dataclasses.replace(self.evidence, problem=self.under(budget), memory={}))
+        return Fastest(dataclasses.replace(self.evidence, problem=self.under(budget), cache={}))
 
     def under(self, budget: int) -> Problem:
         return dataclasses.replace(self.problem, budget_bytes=budget)

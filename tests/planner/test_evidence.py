@@ -104,7 +104,7 @@ def test_what_a_cpu_cannot_time_counts_as_slow_and_what_a_card_cannot_run_has_fa
     assert inquiry.candidate in evidence.candidates()
     slow = UNTIMED.high * evidence.seconds_by_trace(inquiry.candidate)
     assert evidence.seconds(inquiry.candidate) == around(slow)
-    card = replace(evidence, problem=replace(evidence.problem, platform="cuda"), memory={})
+    card = replace(evidence, problem=replace(evidence.problem, platform="cuda"), cache={})
     card.fail(inquiry, "killed by signal 9")
     assert inquiry.candidate not in card.candidates()
     assert card.failed[inquiry.candidate].why.startswith("cannot run: ")
@@ -144,6 +144,6 @@ def test_the_needed_budget_of_a_compiled_candidate_is_that_of_its_smallest_varia
     roomy = evidence.book(candidate, candidate.plan, evidence.compiled[candidate]).needed_bytes
     assert needed <= roomy
     for budget, chance in ((needed, 1.0), (needed - 1, 0.0)):
-        tight = replace(evidence, problem=replace(evidence.problem, budget_bytes=int(budget)), memory={})
+        tight = replace(evidence, problem=replace(evidence.problem, budget_bytes=int(budget)), cache={})
         assert tight.chance(candidate) == chance
     assert needed > MIB

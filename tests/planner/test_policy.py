@@ -85,7 +85,7 @@ def settled(draw: Draw, objective_of=Fastest, evidence: Evidence | None = None):
 
 def of_budget(evidence: Evidence, budget: int) -> Evidence:
     """The same answers, for another budget in MiB."""
-    return replace(evidence, problem=replace(evidence.problem, budget_bytes=budget * MIB), memory={})
+    return replace(evidence, problem=replace(evidence.problem, budget_bytes=budget * MIB), cache={})
 
 
 @settings(deadline=None, max_examples=examples(60, usual=8))
@@ -178,7 +178,7 @@ def test_no_question_is_asked_twice_and_what_is_timed_is_timed_alone(draw, worke
 def test_the_same_evidence_leads_to_the_same_questions(draw):
     evidence, _ = settled(draw, Smallest)
     for objective in (Fastest, Smallest):
-        again = replace(evidence, memory={})
+        again = replace(evidence, cache={})
         assert inquiries(evidence, objective(evidence)) == inquiries(again, objective(again))
 
 

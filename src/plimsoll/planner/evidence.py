@@ -1,7 +1,7 @@
-"""What the compiler has answered so far, and the ranges of bytes and seconds that follow from it.
+"""Answers of the compiler so far, and the ranges of bytes and seconds that are estimated from them.
 
-A trace says what a step holds without a compiler (liveness.py), a compile says it exactly, a timing says how long it
-takes. Of a candidate that is not compiled yet, the nearest answers say by how much its trace may be off.
+A trace gives an estimate of a step's bytes (liveness.py), a compile the exact bytes, and a timing the seconds. For a
+candidate that is only traced, the errors of traces of similar compiled candidates give the range.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plimsoll.planner.types import Analysis, Preparation, Problem, Rates
 
 
 class Range(NamedTuple):
-    """A value that is not known exactly: the least, the likeliest and the most."""
+    """Range of an uncertain value: its lowest, likeliest and highest value."""
 
     low: float
     likely: float
@@ -31,7 +31,7 @@ class Range(NamedTuple):
         return Range(self.low * other.low, self.likely * other.likely, self.high * other.high)
 
     def share_below(self, limit: float) -> float:
-        """Returns the chance that the value is at most `limit`."""
+        """Returns the probability, from 0 to 1, that the value is at most `limit`."""
         if self.high <= limit:
             return 1.0
         if self.low > limit:
@@ -39,7 +39,7 @@ class Range(NamedTuple):
         return (limit - self.low) / (self.high - self.low)
 
     def gain_below(self, limit: float) -> float:
-        """Returns by how much the value is expected to be below `limit`."""
+        """Returns the expected amount by which the value is below `limit`."""
         below = max(0.0, limit - self.low)
         width = self.high - self.low
         if below >= width:
@@ -48,26 +48,26 @@ class Range(NamedTuple):
 
 
 def around(value: float, spread: float = 0.0) -> Range:
-    """Returns the range of a value that may be off by the share `spread`."""
+    """Returns the range of a value that may be higher or lower by the share `spread`."""
     low = value * (1 - spread)
     high = value * (1 + spread)
     return Range(low, value, high)
 
 
 UNSEEN = Range(0.75, 1.0, 1.9)
-"""Compiled over traced bytes of a model of which nothing was compiled."""
+"""Ratio of compiled to traced bytes for a model of which no step was compiled."""
 ALIKE = 0.15
-"""Share by which that ratio may differ between levers that the compiler treats alike."""
+"""Share by which the ratio of compiled to traced bytes may differ between levers that the compiler treats alike."""
 DOUBLED = 0.04
-"""Share by which it may differ for each doubling of the micro-batch."""
+"""Share by which the ratio of compiled to traced bytes may differ for each doubling of the micro-batch."""
 ORDERED = 0.1
-"""Share by which a lever's next value may need more, although it is meant to need less."""
+"""Share by which a lever's next value may need more bytes, although it is expected to need fewer."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
-"""Seconds by the clock over estimated ones, of a model of which nothing was timed."""
+"""Ratio of timed to estimated seconds for a model of which no step was timed."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-"""Analysis of a process that does not train."""
+"""Analysis without a step, to which estimated temporaries are added."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-"""XLA's word in the refusal of a compiler or an allocator that lacks the memory."""
+"""Word in the error message of an XLA compiler or allocator that lacks memory."""
 
 Verb = Literal["trace", "compile", "time", "prepare"]
 
@@ -80,51 +80,51 @@ class Inquiry(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The reason why there was no answer."""
+    """A question without an answer, and the reason."""
 
     verb: Verb
     why: str
 
 
 def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps what a method returns until something is learned."""
+    """Caches the result of a method of `Evidence` until the next answer or failure."""
 
     @wraps(method)
     def once(self: Evidence, *about: Any) -> Any:
         key = (method.__name__, *about)
-        if key not in self.memory:
-            self.memory[key] = method(self, *about)
-        return self.memory[key]
+        if key not in self.cache:
+            self.cache[key] = method(self, *about)
+        return self.cache[key]
 
     return once
 
 
 @dataclass
 class Evidence:
-    """Answers about the candidates of a problem, and what follows from them."""
+    """Traces, compilations and timings of a problem's candidate plans, with the estimates derived from them."""
 
     problem: Problem
     rates: Rates
     static_of: StaticOf
     space: Sequence[Combination]
     imported_bytes: int
-    """Weight of a process that has imported what training imports."""
+    """Resident memory of a process after training's imports, in bytes."""
     traced: dict[Family, Mapping[int, Analysis]] = field(default_factory=dict)
-    """Traces by micro-batch, of all that only store state and weights otherwise."""
+    """Traces by micro-batch, for each family. Combinations of a family differ only in the bits of stored state."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
-    """Seconds of a step by the clock."""
+    """Candidate to the timed seconds of a step."""
     prepared: dict[Candidate, Preparation] = field(default_factory=dict)
-    """What runs of candidates take besides their step."""
+    """Candidate to the bytes of a run outside its step."""
     failed: dict[Candidate, Failure] = field(default_factory=dict)
     untimed: dict[Candidate, str] = field(default_factory=dict)
-    """Candidates that this CPU could not time, although it may train them, and why."""
-    memory: dict[Any, Any] = field(default_factory=dict)
-    """What followed from the answers so far."""
+    """Candidate that this CPU failed to time, but may be able to train, to the reason."""
+    cache: dict[Any, Any] = field(default_factory=dict)
+    """Estimates derived from the answers so far, by method and arguments."""
 
     @cached_property
     def children(self) -> dict[Combination, list[Combination]]:
-        """Combinations with one lever at a later value: smaller, and slower where nothing is known."""
+        """Combination to its children: one lever has a later value, which is expected to be smaller and slower."""
         children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
@@ -132,7 +132,7 @@ class Evidence:
         return children
 
     def candidates(self) -> list[Candidate]:
-        """Returns the candidates that have not failed, those of the fastest combination first."""
+        """Returns the candidates that have not failed, in the order of combinations from fastest to smallest."""
         return [each for combination in self.space for each in combination.candidates if each not in self.failed]
 
     def is_traced(self, candidate: Candidate) -> bool:
@@ -142,24 +142,24 @@ class Evidence:
 
     @remembered
     def temporaries(self, candidate: Candidate) -> Range:
-        """Returns the bytes that a step needs beside its state."""
-        # Compiled: exact.
+        """Returns the range of the bytes of a candidate's step beside its state."""
+        # Compiled: the bytes are exact.
         if candidate in self.compiled:
             return around(self.compiled[candidate].beyond_state_bytes)
 
-        # Traced: a range around the trace.
+        # Traced: the range of the trace's error.
         if self.is_traced(candidate):
             traced = around(self.traced_bytes(candidate))
             return traced.times(likely_ratio(self.byte_ratios(), candidate, UNSEEN))
 
-        # Neither: at least what levers that save more need, and who knows how much more.
+        # Neither: at least the bytes of combinations that should need less, and at most the budget.
         least = (1 - ORDERED) * self.least_temporaries(candidate)
         most = max(least, self.problem.budget_bytes)
         return Range(least, least, most)
 
     @remembered
     def least_temporaries(self, candidate: Candidate) -> float:
-        """Returns the least bytes by the levers that save more."""
+        """Returns the lowest bytes of a candidate's step: its own if traced, else the most of its children's."""
         if self.is_traced(candidate):
             return self.temporaries(candidate).low
         children = candidate.among(self.children[candidate.combination])
@@ -172,7 +172,7 @@ class Evidence:
 
     @remembered
     def byte_ratios(self) -> dict[Candidate, float]:
-        """Returns compiled over traced bytes of all that was compiled."""
+        """Returns the ratio of compiled to traced bytes for each compiled candidate."""
         return {
             candidate: analysis.beyond_state_bytes / self.traced_bytes(candidate)
             for candidate, analysis in self.compiled.items()
@@ -180,13 +180,16 @@ class Evidence:
 
     @remembered
     def second_ratios(self) -> dict[Candidate, float]:
-        """Returns seconds over those by the trace: by the clock where plans are timed, else by the compiled step."""
+        """Returns the ratio of each candidate's seconds to the seconds estimated from its trace.
+
+        The seconds are timed if the problem times plans, and otherwise estimated from the compiled step.
+        """
         compiled = {candidate: self.by_rates(candidate, analysis) for candidate, analysis in self.compiled.items()}
         known = self.timed if self.problem.measure else compiled
         return {candidate: seconds / self.seconds_by_trace(candidate) for candidate, seconds in known.items()}
 
     def book(self, candidate: Candidate, plan: Plan, analysis: Analysis) -> Ledger:
-        """Returns the ledger of a variant of the candidate's plan."""
+        """Returns the ledger of `plan`, a variant of the candidate's plan."""
         plan_bytes = PlanBytes(
             plan=plan,
             problem=self.problem,
@@ -198,7 +201,10 @@ class Evidence:
         return plan_bytes.ledger()
 
     def instructions(self, candidate: Candidate) -> int:
-        """Returns how many instructions its step is likely to have; at least, where nobody traced it."""
+        """Returns the likely number of instructions of the candidate's step.
+
+        For a candidate that is not traced this is a lower estimate: the smallest number in any trace.
+        """
         combination = candidate.combination
         compiled = [step.instructions for other, step in self.compiled.items() if other.combination is combination]
         if compiled:
@@ -207,13 +213,13 @@ class Evidence:
         return min((trace.instructions for of_one in traces for trace in of_one.values()), default=0)
 
     def by_trace(self, candidate: Candidate) -> Analysis:
-        """Returns the trace with the temporaries that the compiler has, or is likely to have."""
+        """Returns the candidate's trace with compiled temporaries, or with the likely ones if it is not compiled."""
         traced = interpolated(candidate.micro, self.traced[candidate.combination.family])
         return with_temporaries(traced, self.temporaries(candidate).likely)
 
     @remembered
     def books(self, candidate: Candidate) -> list[Ledger]:
-        """Returns the ledgers of its smallest variant, for the least, the likeliest and the most temporaries."""
+        """Returns ledgers of the candidate's smallest variant: for the fewest, the likeliest and the most bytes."""
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
@@ -222,11 +228,11 @@ class Evidence:
         return [self.book(candidate, least, analysis) for analysis in analyses]
 
     def needed(self, candidate: Candidate) -> Range:
-        """Returns the smallest budget that the candidate fits in."""
+        """Returns the range of the smallest budget that the candidate fits."""
         return Range(*(book.needed_bytes for book in self.books(candidate)))
 
     def chance(self, candidate: Candidate) -> float:
-        """Returns the chance that the candidate fits: 0 or 1 once it was compiled."""
+        """Returns the probability that the candidate fits the budget: 0 or 1 once it was compiled."""
         host = self.books(candidate)[0].host
         if host is not None and not host.fits:
             return 0.0
@@ -236,19 +242,19 @@ class Evidence:
 
     @remembered
     def seconds(self, candidate: Candidate) -> Range:
-        """Returns the seconds of a step: by the clock where plans are timed, else by the rates of the chip."""
-        # Not traced: at best as fast as its dearest parent, beyond what rates can tell.
+        """Returns the range of a step's seconds, timed if the problem times plans, else from the chip's rates."""
+        # Not traced: as slow as its slowest parent. Where plans are timed, levers may be faster than rates predict.
         combination = candidate.combination
         if not self.is_traced(candidate):
             hope = combination.hope if self.problem.measure else 1.0
             return around(hope * self.least_seconds(candidate))
 
-        # A CPU could not time it: no hope is set on it.
+        # This CPU failed to time the candidate: assume the slowest.
         by_trace = self.seconds_by_trace(candidate)
         if candidate in self.untimed:
             return around(UNTIMED.high * by_trace)
 
-        # As much slower than by its trace as the nearest of which that is known.
+        # Correct the estimate from the trace by the ratio of the most similar candidates.
         unseen = UNTIMED if self.problem.measure else around(1.0)
         slower = likely_ratio(self.second_ratios(), candidate, unseen)
         if self.problem.measure and candidate not in self.timed:
@@ -259,7 +265,10 @@ class Evidence:
         return self.by_rates(candidate, self.by_trace(candidate))
 
     def least_seconds(self, candidate: Candidate) -> float:
-        """Returns the seconds of the dearest parent with this micro-batch; where no parent has it, of the fastest."""
+        """Returns the likely seconds of the slowest parent with the candidate's micro-batch.
+
+        If no parent has that micro-batch, returns those of the fastest candidate of any parent.
+        """
         parents = candidate.combination.parents
         alike = [self.seconds(parent).likely for parent in candidate.among(parents)]
         if alike:
@@ -268,18 +277,18 @@ class Evidence:
         return min((self.seconds(other).likely for other in others), default=0.0)
 
     def by_rates(self, candidate: Candidate, analysis: Analysis) -> float:
-        """Returns the seconds of a step by the rates, as this analysis has it."""
+        """Returns the seconds of a step that the chip's rates give for an analysis."""
         plan = candidate.plan
         problem = self.problem
         static = self.static_of(plan.fsdp, plan.storage)
-        sharing = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # the cores of one machine
+        sharing = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # devices that share the cores
         return speed.step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=sharing)
 
-    # What is learned.
+    # Changes of the evidence.
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
-        """Adds an answer. A trace is that of all levers that only store state and weights otherwise."""
-        self.memory.clear()
+        """Adds an answer. A trace counts for the whole family of the candidate."""
+        self.cache.clear()
         candidate = inquiry.candidate
         match inquiry.verb:
             case "trace":
@@ -292,12 +301,15 @@ class Evidence:
                 self.prepared[candidate] = answer
 
     def fail(self, inquiry: Inquiry, why: str) -> None:
-        """Adds that there is no answer, for all candidates of which that says as much."""
-        self.memory.clear()
+        """Marks an inquiry's candidate as failed, and the candidates that would fail for the same reason.
+
+        A failed trace fails all micro-batches. A compile without enough memory fails larger micro-batches, too.
+        """
+        self.cache.clear()
         candidate = inquiry.candidate
         words = f"{candidate.words}: {why}"
 
-        # A CPU may train what it cannot time.
+        # A CPU may be able to train a plan that it failed to time.
         if inquiry.verb == "time" and self.problem.platform == "cpu":
             self.untimed[candidate] = f"could not be timed: {words}"
             return
@@ -313,19 +325,19 @@ class Evidence:
 
 
 def with_temporaries(analysis: Analysis, temporaries: float) -> Analysis:
-    """Returns the analysis of a step that needs so many bytes beside its state."""
+    """Returns the analysis with other bytes for the step beside its state."""
     return replace(analysis, temp_bytes=round(temporaries), output_bytes=0, alias_bytes=0, peak_bytes=0)
 
 
 def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen: Range) -> Range:
-    """Returns the ratio of what is known to what a trace says, by the nearest candidate of which it is known.
+    """Returns the likely ratio of compiled to traced bytes (or of seconds), from the most similar candidates.
 
     Args:
-        ratios: The ratio, where it is known.
-        candidate: The candidate that it is wanted of.
-        unseen: The ratio where nothing like it is known.
+        ratios: Known ratios by candidate.
+        candidate: Candidate to estimate the ratio for.
+        unseen: Ratio to return if no similar candidate has a known one.
     """
-    # Other micro-batches of the same levers.
+    # The same levers with other micro-batches.
     same = [other for other in ratios if other.combination is candidate.combination]
     if same:
         nearest = min(same, key=candidate.doublings_to)

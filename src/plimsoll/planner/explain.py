@@ -1,4 +1,4 @@
-"""The result of a search in the user's words: the chosen plan, why it was chosen, and what else was compared."""
+"""Result of a search: the chosen plan with the reason for the choice, and the plans that it was compared with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from plimsoll.units import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class Priced:
-    """A plan with its price in bytes and in time."""
+    """A plan with its predicted bytes and the seconds of its step."""
 
     plan: Plan
     ledger: Ledger
     seconds: float
     is_timed: bool = False
-    """Whether the clock said its seconds."""
+    """Whether the seconds were timed, and not estimated."""
 
     @property
     def peak(self) -> int:
@@ -33,7 +33,7 @@ class Priced:
 
 
 def priced(evidence: Evidence, candidate: Candidate) -> Priced:
-    """Returns the first variant of the candidate that fits, else the smallest, with its likely price."""
+    """Returns the first variant of the candidate's plan that fits, or else the smallest, with its bytes and seconds."""
     analysis = evidence.compiled.get(candidate) or evidence.by_trace(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed
@@ -49,10 +49,10 @@ def explained(evidence: Evidence, candidate: Candidate, compiles: int, ended: st
     """Returns the result of a search.
 
     Args:
-        evidence: What was answered.
-        candidate: What was chosen. It was compiled.
+        evidence: Answers of the compiler.
+        candidate: The chosen candidate, which was compiled.
         compiles: Number of steps that were compiled.
-        ended: How the search ended, where it was cut short (Deadline.words).
+        ended: Words about a search that was interrupted or ran out of time (Deadline.words); else empty.
     """
     problem = evidence.problem
     chosen = priced(evidence, candidate)
@@ -92,7 +92,7 @@ def explained(evidence: Evidence, candidate: Candidate, compiles: int, ended: st
 
 
 def compared(evidence: Evidence) -> list[Priced]:
-    """Returns the plans that fit, as far as is known, with seconds that can be compared, the fastest first."""
+    """Returns the plans that fit for certain, the fastest first. If any plan was timed, only timed plans count."""
     fitting = [
         priced(evidence, candidate)
         for candidate in evidence.candidates()
@@ -104,10 +104,10 @@ def compared(evidence: Evidence) -> list[Priced]:
 
 
 def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: str) -> str:
-    """Returns why this plan was chosen, in a sentence."""
+    """Returns a clause with the reason why the plan was chosen, and with its peak."""
     problem = evidence.problem
     fastest = min((other.seconds for other in others), default=math.inf)
-    slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # of those that were not asked about one may be faster still
+    slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # a plan that was not compared may be faster still
     percent = math.ceil(100 * slower - 1e-9)
     rank = "the fastest" if chosen.seconds <= fastest else f"within {percent}% of the fastest"
     if ended:
@@ -121,9 +121,9 @@ def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: 
 
 
 def alternative(other: Priced, chosen: Priced) -> Alternative:
-    """Returns a plan with by how much it is slower, and larger: why it was not chosen.
+    """Returns a plan that was not chosen, with its differences in seconds and bytes as the reason.
 
-    A faster one that does not count as equal was not confirmed in the time, or the smallest was asked for.
+    A faster plan can be one that counts as equal, one that was not confirmed in time, or one beside the smallest plan.
     """
     slower = other.seconds / chosen.seconds - 1
     more = other.peak - chosen.peak

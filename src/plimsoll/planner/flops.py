@@ -1,6 +1,7 @@
-"""Floating-point operations of a traced function and the bytes they read and write, counted from its dots.
+"""Floating-point operations and memory traffic of a traced function, counted from its matmuls (`dot_general`).
 
-They are the same on every chip. XLA's own count is empty on compile-only GPUs and leaves out loop trips on CPUs.
+The counts are the same for every chip. XLA's own count is empty for a GPU that is not in the machine, and on a CPU it
+counts the body of a loop once.
 """
 
 import math
@@ -11,26 +12,27 @@ from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
 LEAST_INSTRUCTIONS, INSTRUCTIONS_OF_AN_EQUATION = 2240, 1.26
-"""Instructions of a compiled step: so many, and more for each equation of its trace."""
+"""Likely instructions of a compiled step: a constant, and the number per equation of its trace."""
 
 
 class Dots(NamedTuple):
-    """Sums over all dots that a function does, each as often as it is done."""
+    """Sums over all matmuls of a function. A matmul in a loop counts once for each round."""
 
     flops: float
-    """Floating-point operations; multiply and add count as two."""
+    """Floating-point operations of the matmuls; multiply and add count as two."""
     moved_bytes: float
-    """Bytes that are read and written with no cache: operands and results, recomputed ones each time."""
+    """Bytes that the matmuls read and write without a cache: their operands and results."""
     number: float
+    """Number of matmuls."""
 
 
 def dots(closed: Any) -> Dots:
-    """Counts the dots of a traced function. Those whose results nothing uses are left out."""
+    """Counts the matmuls of a traced function, without those whose results nothing uses."""
     return Dots(*_sums(live(closed)).tolist())
 
 
 def dot_flops(closed: Any) -> float:
-    """Counts floating-point operations; multiply and add count as two."""
+    """Returns the floating-point operations of the matmuls of a traced function; multiply and add count as two."""
     return dots(closed).flops
 
 
@@ -41,7 +43,7 @@ def _sums(jaxpr: Any) -> np.ndarray:
         inner = [_sums(inner) for inner in inner_jaxprs(equation)]
         if name == "dot_general":
             sums += _of_dot(equation)
-        elif name == "cond":  # one branch is taken: the largest, since which is known only at run time
+        elif name == "cond":  # only one branch runs: count the largest
             sums += np.max(inner, axis=0)
         elif inner:
             times = equation.params["length"] if name == "scan" else 1
@@ -50,7 +52,7 @@ def _sums(jaxpr: Any) -> np.ndarray:
 
 
 def _of_dot(equation: Any) -> tuple[float, int, float]:
-    """Returns the sums of one dot."""
+    """Returns operations, bytes and the number 1 of one matmul, as in `Dots`."""
     left, right = (variable.aval.shape for variable in equation.invars)
     (contracted, _), (batch, _) = equation.params["dimension_numbers"]
     inner = math.prod(left[axis] for axis in contracted)
@@ -63,7 +65,7 @@ def _of_dot(equation: Any) -> tuple[float, int, float]:
 
 
 def likely_instructions(closed: Any) -> int:
-    """Returns how many instructions a traced step is likely to have once it is compiled for a CPU."""
+    """Returns the likely number of instructions of a traced step once it is compiled for a CPU."""
     return round(LEAST_INSTRUCTIONS + INSTRUCTIONS_OF_AN_EQUATION * _equations(closed.jaxpr))
 
 
@@ -79,7 +81,7 @@ def live(closed: Any) -> Any:
 
 
 def inner_jaxprs(equation: Any) -> list[Any]:
-    """Returns the jaxprs of functions that an operation calls: bodies of loops, branches, what is jitted."""
+    """Returns the jaxprs that an operation calls: bodies of loops, branches, and jitted functions."""
     jaxprs = []
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):

@@ -1,6 +1,6 @@
-"""What another GiB buys, and what one less costs: the plans that nothing beats, in bytes and in time.
+"""Frontier of bytes against step time: plans that no other plan beats in both.
 
-Nothing is compiled for it: those that the search did not compile are drawn as they are likely to be.
+Nothing is compiled for the frontier. Plans that the search did not compile appear with their likely bytes and seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from plimsoll.planner.space import Candidate, smaller
 
 
 def frontier(evidence: Evidence, chosen: Candidate) -> tuple[Point, ...]:
-    """Returns the plans than which none is both smaller and faster, the smallest first, the chosen one among them."""
+    """Returns the frontier, from the smallest to the fastest plan. The chosen plan is always on it."""
     traced = [candidate for candidate in evidence.candidates() if evidence.is_traced(candidate)]
     points = [point_of(evidence, candidate, chosen) for candidate in traced]
     points.sort(key=lambda point: (point.needed_bytes, point.step_seconds))
@@ -28,9 +28,10 @@ def frontier(evidence: Evidence, chosen: Candidate) -> tuple[Point, ...]:
 
 
 def point_of(evidence: Evidence, candidate: Candidate, chosen: Candidate) -> Point:
-    """Returns a traced candidate, as small as it can be saved and read.
+    """Returns the point of a traced candidate, with its likely bytes and seconds.
 
-    One that fits the budget and is likely to be faster than the chosen one is not: the search would have taken it.
+    The plan is the variant that needs the least memory: synchronous saves and the fewest prefetched batches. A
+    candidate that fits the budget gets at least the seconds of the chosen one: the search found no faster plan there.
     """
     *_, least = smaller(candidate.plan, evidence.problem)
     needed = round(evidence.needed(candidate).likely)

@@ -1,4 +1,4 @@
-"""What this machine can really give: its cores, its free bytes, and the limits of this process's control groups."""
+"""Cores and free memory of this machine, within the limits of this process's control groups."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ import psutil
 from plimsoll.units import GIB, MIB
 
 COMPILER_BYTES = 3 * GIB
-"""Memory that one compile process may come to: 0.5 to 1.5 GiB were seen (notes, "Plans in seconds")."""
+"""Memory reserved for one compile process. Measured: 0.5 to 1.5 GiB (notes, "Plans in seconds")."""
 NO_LIMIT = 2**60
-"""Bytes that stand for no limit: control groups write a number close to 2^63."""
+"""Bytes from which on a control group's limit counts as none. Control groups without a limit give nearly 2^63."""
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def margin_bytes(available: int) -> int:
-    """Returns what is left to others when no budget is given: a tenth, at least 256 MiB, at most 2 GiB."""
+    """Returns the bytes left to other processes if the user gives no budget: a tenth, from 256 MiB to 2 GiB."""
     return min(max(available // 10, 256 * MIB), 2 * GIB)
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the free memory of the machine, or what the control groups still allow, whichever is less."""
+    """Returns the free memory of the machine in bytes, or the free memory of the control groups if that is less."""
     return min(psutil.virtual_memory().available, cgroup_room(root))
 
 
 def compilers() -> int:
-    """Returns how many compile processes this machine has cores and memory for, at least one.
+    """Returns the number of compile processes that this machine has cores and memory for, at least one.
 
-    One keeps two cores busy: of two on two cores each took twice as long (notes, "Plans in seconds").
+    A compile process keeps two cores busy: with two of them on two cores, each took twice as long (notes, "Plans in
+    seconds").
     """
     return max(1, min(cores() // 2, available_bytes() // COMPILER_BYTES))
 
 
 def cgroup_room(root: Path = Path("/")) -> int:
-    """Returns the bytes up to the tightest memory limit (cgroup v1 or v2) of our group and its parents, or NO_LIMIT."""
+    """Returns the bytes left below the tightest memory limit of this process's control group and its parents.
+
+    Reads cgroup v1 and v2. Returns NO_LIMIT if there is no limit.
+    """
     rooms = [NO_LIMIT]
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

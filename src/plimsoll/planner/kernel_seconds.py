@@ -1,9 +1,8 @@
-"""How long the kernels of a step take on a GPU: of each, its products at the rate of their shape, or its bytes.
+"""Seconds of the kernels of a step on a GPU: the time of a kernel's matmul or of its memory traffic, if that is longer.
 
-A kernel takes as long as the slower of the two. A product is computed in tiles, one to a multiprocessor at a time, so
-one of few rows leaves most of a card idle, and its last wave of tiles is seldom full. What kernels reach of the data
-sheet's rates is in `chips.toml`, measured on one H100 or fitted to its steps; other cards are taken to reach the same
-shares.
+A matmul is computed in tiles, one tile per multiprocessor at a time. So a matmul with few rows leaves most of a card
+idle, and the last wave of tiles is seldom full. `chips.toml` has the shares of the data sheet's rates that kernels
+reach, measured on one H100 or fitted to its steps. Other cards are assumed to reach the same shares.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ TILE = 128
 """Rows and columns that a multiprocessor computes at a time: cuBLAS' usual tile of 128 x 128 (NVIDIA, Matrix
 Multiplication Background User's Guide, "Tile Quantization")."""
 SHARE_OF_INNER = 512
-"""Terms of a sum, at least, that a multiprocessor is given where a sum is split among those that would be idle."""
+"""Fewest terms of a matmul's sum for one multiprocessor, when the sum is split over multiprocessors that would be
+idle."""
 
 
 def seconds_of(kernel: Kernel, chip: Chip) -> float:
-    """Returns the seconds of a kernel, without what starting it costs."""
+    """Returns the seconds of a kernel, without its launch."""
     bytes_per_second = chip.memory_bandwidth * chip.kernels["memory_share"]
     return max(product_seconds(kernel.product, chip), kernel.moved_bytes / bytes_per_second)
 
 
 def product_seconds(product: Product | None, chip: Chip) -> float:
-    """Returns the seconds of a product if its bytes cost nothing; 0 of none.
+    """Returns the seconds of a product's arithmetic, without its memory traffic; 0 for None.
 
     A card without TF32 multiplies in float32.
     """

@@ -1,10 +1,9 @@
-"""Temporaries of a traced function without a compiler: what is alive at the same time, operation by operation.
+"""Estimate of a traced function's temporaries without a compiler: the values alive at each of its operations.
 
-For chips whose compiler is not installed. An operation's result is allocated when it is made and given back after its
-last use; what a compiler fuses into its consumers (elementwise work, broadcasts, conversions) is never allocated, but
-keeps alive what it is made from. Loops hold one round of their body, and stack what they keep for the backward pass.
-What lies in the host's memory is not counted: it takes none of the device's.
-docs/chips.md says how far this is from what the compilers say.
+For chips whose compiler is not installed. The result of an operation is allocated at the operation, and freed after its
+last use. A compiler fuses elementwise operations, broadcasts and conversions into their consumers: their results are
+never allocated, but keep their operands alive. A loop holds one round of its body, and stacks the values that it stores
+for the backward pass. Values in the host's memory do not count. docs/chips.md compares the estimates with compilers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _SAME_BYTES = """
     sharding_constraint
 """
 FREE = frozenset(_SAME_BYTES.split())
-"""The same bytes under another shape or name, or made where they are used."""
+"""Operations that return the same bytes with another shape or name, or that are computed where their result is used."""
 _ELEMENTWISE = """
     abs add add_any and cbrt ceil clamp convert_element_type cos div eq erf erf_inv exp exp2 expm1 floor ge gt
     integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow real round
@@ -30,23 +29,23 @@ _ELEMENTWISE = """
     transpose slice pad rev
 """
 FUSED = frozenset(_ELEMENTWISE.split())
-"""Done inside whoever reads the result."""
+"""Elementwise operations, which a compiler fuses into the operations that read their results."""
 CALLS = ("jit", "custom_jvp_call")
-"""Functions that the compiler of an accelerator puts in their callers' place."""
+"""Calls of functions that the compiler of an accelerator inlines."""
 UPDATES = ("dynamic_update_slice", "scatter", "scatter-add")
-"""Written into their first operand, where nobody reads that again."""
+"""Operations that write into their first operand, unless a later operation reads it."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
 """Operations that compute fused operands while they read them."""
 
 
 def temporary_bytes(closed: Any, *, workspace: int = 0, inlined: Collection[str] = ()) -> int:
-    """Returns the largest sum of intermediate values alive at once; arguments and results are not counted.
+    """Returns the largest sum of bytes of intermediate values alive at once, without arguments and results.
 
     Args:
         closed: The traced function.
-        workspace: Bytes that a library takes while it computes a product.
-        inlined: Functions whose elementwise work is fused as their caller's is: `CALLS`. On a CPU their results are
-            written.
+        workspace: Bytes that a library takes while it computes a matmul.
+        inlined: Names of calls that are inlined, so that their elementwise operations are fused: `CALLS` on an
+            accelerator, none on a CPU.
     """
     return _peak(live(closed), workspace, inlined)
 
@@ -69,7 +68,7 @@ def _stacked_on_host(jaxpr: Any) -> int:
 
 
 def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
-    """Returns the largest sum alive at once in a jaxpr, whose arguments and results belong to whoever calls it."""
+    """Returns the largest sum of bytes alive at once in a jaxpr. Its caller counts its arguments and results."""
     results = _in_bytes_of_results(jaxpr)
     made_from, last_use = _followed(jaxpr, results, inlined)
     alive: dict[Any, int] = {}
@@ -78,7 +77,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
         written = [variable for variable in equation.outvars if variable not in made_from and variable not in results]
         allocated = {variable: _bytes(variable) for variable in written}
 
-        # A loop takes the bytes of what dies with it, an update those of what it updates.
+        # The results of a loop reuse the bytes of values that die at it. An update reuses those of its operand.
         dying = [value for value in alive if last_use.get(value, -1) <= at]
         reused = sum(alive[value] for value in dying if _takes_bytes_of(value, equation))
 
@@ -91,13 +90,13 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
 
 
 def _takes_bytes_of(value: Any, equation: Any) -> bool:
-    """Returns whether the result of an operation may have the bytes of a value that dies with it."""
+    """Returns True if the result of an operation may reuse the bytes of a value that dies at the operation."""
     name = equation.primitive.name
     return name in ("scan", "while") or (name in UPDATES and value is equation.invars[0])
 
 
 def _inside(equation: Any, workspace: int, inlined: Collection[str]) -> int:
-    """Returns the bytes that an operation takes beside its operands and results."""
+    """Returns the bytes that an operation needs besides its operands and results."""
     inside = max((_peak(inner, workspace, inlined) for inner in inner_jaxprs(equation)), default=0)
     if equation.primitive.name == "dot_general":
         return inside + workspace
@@ -105,15 +104,15 @@ def _inside(equation: Any, workspace: int, inlined: Collection[str]) -> int:
 
 
 def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
-    """Returns the results of a jaxpr, and the values that have their bytes before them."""
+    """Returns the results of a jaxpr, and the values that a result reuses the bytes of."""
     results = set(_variables(jaxpr.outvars))
     last_reader = {variable: equation for equation in jaxpr.eqns for variable in _variables(equation.invars)}
     for equation in reversed(jaxpr.eqns):
-        # What only has another shape there.
+        # The operand of an operation that only changes shape or name.
         if equation.primitive.name in FREE and results.intersection(equation.outvars):
             results.update(_variables(equation.invars))
 
-        # What is written over there, unless it is read again.
+        # An operand that the result overwrites, if no later operation reads it.
         for before, after in _written_over(equation):
             if after in results and last_reader.get(before) is equation:
                 results.add(before)
@@ -121,28 +120,34 @@ def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
 
 
 def _rounded_before(loop: Any) -> int:
-    """Returns the bytes of what a loop reads in every round in a narrower type: a compiler rounds it once, before."""
+    """Returns the bytes of a loop's constants in a narrower type.
+
+    The rounds of the loop convert these constants. A compiler converts them once, before the loop.
+    """
     (body,) = inner_jaxprs(loop)
     constants = {variable: variable for variable in body.invars[: loop.params["num_consts"]]}
     return sum(_rounded(body, constants).values())
 
 
 def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
-    """Returns the bytes of narrower forms of `constants`, which map a variable to the one that it is made from."""
+    """Returns the bytes of the narrower forms of `constants`, by constant and type.
+
+    `constants` maps each variable with the bytes of a constant to that constant.
+    """
     rounded: dict[Any, int] = {}
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         sources = [None if isinstance(atom, jex.Literal) else constants.get(atom) for atom in equation.invars]
         source = next(iter(sources), None)
 
-        # The same bytes under another shape, or a narrower type.
+        # An operation that only changes the shape, or one that converts to a narrower type.
         if source is not None and name in FREE:
             constants[equation.outvars[0]] = source
         elif source is not None and _rounds(equation):
             result = equation.outvars[0]
             rounded[source, result.aval.dtype] = _bytes(result)
 
-        # What functions, and loops within the loop, are given of them.
+        # Constants that are passed to functions and inner loops.
         count = equation.params["num_consts"] if name == "scan" else len(sources)
         for inner in [] if name in ("cond", "while") else inner_jaxprs(equation):
             passed = dict(zip(inner.invars, sources[:count], strict=False))
@@ -151,14 +156,14 @@ def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
 
 
 def _rounds(equation: Any) -> bool:
-    """Returns whether an operation makes a value narrower."""
+    """Returns True if an operation converts a value to a narrower type."""
     if equation.primitive.name != "convert_element_type":
         return False
     return equation.outvars[0].aval.dtype.itemsize < equation.invars[0].aval.dtype.itemsize
 
 
 def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns operands of an operation with the result that takes their bytes: of a loop its state."""
+    """Returns pairs of an operand and the result that overwrites it: the carry of a loop, the target of an update."""
     name, parameters = equation.primitive.name, equation.params
     operands = equation.invars
     if name in UPDATES:
@@ -177,7 +182,10 @@ def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
 def _followed(
     jaxpr: Any, results: set[Any], inlined: Collection[str]
 ) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
-    """Returns what each variable that is never allocated is made from, and the last use of each value that is."""
+    """Returns two dicts: fused variables to the allocated values they are computed from, and values to their last use.
+
+    The last use is the number of an equation.
+    """
     read_unfused = {
         variable
         for equation in jaxpr.eqns
@@ -200,7 +208,7 @@ def _followed(
 
 
 def _consists_of(equation: Any, names: Collection[str], inlined: Collection[str]) -> bool:
-    """Returns whether an operation is one of these, or a function of nothing else."""
+    """Returns True if an operation is one of `names`, or an inlined call of a function with no other operations."""
     name = equation.primitive.name
     if name in inlined:
         return all(_consists_of(inner, names, inlined) for jaxpr in inner_jaxprs(equation) for inner in jaxpr.eqns)
@@ -212,7 +220,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(variable: Any, *, on_host: bool = False) -> int:
-    """Returns the bytes of a value in the device's memory, or in the host's; 0 of a value in the other one."""
+    """Returns the bytes of a value in the device's memory, or with `on_host` in the host's memory; else 0."""
     aval = variable.aval
     size = getattr(aval, "size", 0)
     if not size or on_host != (getattr(aval, "memory_space", None) == jax.memory.Space.Host):

@@ -1,4 +1,4 @@
-"""What a search looks for, as a price of candidates: the fastest plan that fits, or the smallest plan."""
+"""Objectives of a search, each with a cost of candidates: the fastest plan that fits, or the smallest plan."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ from plimsoll.planner.evidence import Evidence, Range
 from plimsoll.planner.space import Candidate
 
 NEAR = 1.05
-"""Ratio by which a class of numerics must be faster than the one before it, and all of the budget than none of it."""
+"""Ratio of step times that counts as equal.
+
+A looser class of numerics must be faster by this ratio. So must a plan that takes the whole budget, compared with one
+that takes nearly none."""
 SMALL = 0.05
-"""Share of a step's time that is not worth a question."""
+"""Share of a step's time below which an expected gain is not worth a question."""
 SMALL_OF_LONG = 0.01
-"""The least such share, where a run is so long that an answer repays the time it takes."""
+"""Lowest value of that share, for a run so long that small gains repay the time of a question."""
 ASKING_SECONDS = 5.0
-"""Seconds that a question is taken to need."""
+"""Assumed seconds of one question to the compiler."""
 SMALL_BYTES = 0.01
-"""Share of the smallest plan's bytes that is not worth a question."""
+"""Share of the smallest plan's bytes below which an expected gain is not worth a question."""
 
 
 @dataclass
 class Fastest:
-    """The fastest plan that fits the budget."""
+    """Objective of a search for the fastest plan that fits the budget."""
 
     goal = "a faster plan"
 
     evidence: Evidence
     is_late: bool = False
-    """Whether the time is over: then nothing is asked but what leads to a first plan, from what is traced."""
+    """Whether the time limit has passed. Then only questions that lead to a first plan remain, on traced candidates."""
 
     def chance(self, candidate: Candidate) -> float:
-        """Returns the chance that the candidate may be chosen."""
+        """Returns the probability that the candidate may be chosen."""
         return self.evidence.chance(candidate)
 
     def cost(self, candidate: Candidate) -> Range:
-        """Returns the seconds of a step, weighed by what else a plan is preferred for."""
+        """Returns the seconds of a step, times the factors for numerics and for bytes."""
         seconds = self.evidence.seconds(candidate)
         numerics = CLASSES.index(candidate.plan.numerics)
         weight = NEAR**numerics * self.preference(candidate)
         return seconds.times(Range(weight, weight, weight))
 
     def preference(self, candidate: Candidate) -> float:
-        """Returns the price of the bytes: 1.05 for all of the budget, 1 where they are free.
+        """Returns the factor for bytes: from 1 for none of the budget to 1.05 for all of it.
 
-        They are free on a card whose plans are not timed: what it loses by small kernels is known worst.
+        On an accelerator whose plans are not timed it is 1, because the cost of small kernels there is least certain.
         """
         problem = self.evidence.problem
         if problem.platform != "cpu" and not problem.measure:
@@ -56,7 +59,10 @@ class Fastest:
         return self.cost(candidate).likely
 
     def small(self, best: Candidate) -> float:
-        """Returns the share of the cost that is not worth a question: in a run, what does not repay it."""
+        """Returns the share of the cost below which an expected gain is not worth a question.
+
+        Before a run whose plans are timed, it is the share of the training time that one question takes.
+        """
         problem = self.evidence.problem
         if problem.steps is None or not problem.measure:
             return SMALL
@@ -64,19 +70,19 @@ class Fastest:
         return max(SMALL_OF_LONG, ASKING_SECONDS / training)
 
     def is_settled(self, candidate: Candidate) -> bool:
-        """Returns whether a compiled candidate may be chosen: it fits and, where plans are timed, it was timed."""
+        """Returns True if a compiled candidate may be chosen: it fits and, where plans are timed, was timed."""
         evidence = self.evidence
         is_timed = candidate in evidence.timed or candidate in evidence.untimed
         return self.chance(candidate) == 1 and (is_timed or not evidence.problem.measure)
 
     def required(self) -> Candidate | None:
-        """Returns the candidate that is compiled first, whatever its trace says; None where there is none."""
+        """Returns a candidate that must be compiled first, whatever its trace says; None for no such candidate."""
         return None
 
 
 @dataclass
 class Smallest(Fastest):
-    """The plan that needs least, whatever the budget is."""
+    """Objective of a search for the plan that needs the fewest bytes, with any budget."""
 
     goal = "a smaller plan"
 
@@ -84,7 +90,7 @@ class Smallest(Fastest):
         return 1.0
 
     def cost(self, candidate: Candidate) -> Range:
-        """Returns the smallest budget that the candidate fits in."""
+        """Returns the range of the smallest budget that the candidate fits, in bytes."""
         return self.evidence.needed(candidate)
 
     def small(self, best: Candidate) -> float:
@@ -94,7 +100,7 @@ class Smallest(Fastest):
         return True
 
     def last(self) -> Candidate:
-        """Returns the last candidate with the smallest micro-batch: by the order of levers nothing is smaller."""
+        """Returns the last combination with the smallest micro-batch: in the order of levers it is the smallest."""
         space = self.evidence.space
         micro = min(micro for combination in space for micro in combination.plans)
         *_, last = (combination for combination in space if micro in combination.plans)

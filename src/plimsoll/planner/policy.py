@@ -1,4 +1,4 @@
-"""Which question to ask next: a pure function of the evidence and the objective. It reads no clock."""
+"""Choice of the next question to the compiler: a pure function of evidence and objective that reads no clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from plimsoll.planner.objectives import NEAR, Fastest
 from plimsoll.planner.space import Candidate, Combination
 
 LEAST_CHANCE = 0.1
-"""Chance of fitting below which a candidate is not asked about, once a plan is known."""
+"""Lowest probability of fitting with which a traced candidate is asked about, once a plan is known."""
 EXPECTED = 0.5
-"""Chance of fitting from which a candidate is expected to fit."""
+"""Lowest probability of fitting with which a traced candidate is expected to fit."""
 GIVEN_UP = 12
-"""Failures for other reasons than memory, and no success, after which nothing is expected to work."""
+"""Number of failures for other reasons than memory, without a success, after which the search gives up."""
 
 
 def best(evidence: Evidence, objective: Fastest) -> Candidate | None:
@@ -27,7 +27,7 @@ def best(evidence: Evidence, objective: Fastest) -> Candidate | None:
 
 
 def inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
-    """Returns the questions that may change the choice, the most promising first; none when it is made."""
+    """Returns the questions that may change the choice of a plan, the most promising first; none to end the search."""
     if nothing_will_work(evidence):
         return []
     required = objective.required()
@@ -41,18 +41,18 @@ def inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
 
 
 def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
-    """Returns what leads to a first plan."""
+    """Returns the question that leads to a first plan."""
     possible = [candidate for candidate in evidence.candidates() if objective.chance(candidate) > 0]
     if not possible:
         return []
 
-    # The fastest combination is traced first.
+    # Trace the fastest combination first.
     first = evidence.space[0]
     last = evidence.space[-1]
     if not evidence.traced:
         return [trace_of(first)]
 
-    # What nobody traced may fit, while there is time to see; it must be cheaper by more than counts as equal.
+    # An untraced candidate may fit while there is time to trace it. It must be cheaper by more than counts as equal.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
             return objective.chance(candidate) >= EXPECTED
@@ -61,19 +61,19 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     def cost(candidate: Candidate) -> float:
         return objective.likely_cost(candidate) * (1.0 if evidence.is_traced(candidate) else NEAR)
 
-    # The cheapest that is expected to fit, else the likeliest to fit.
+    # Take the cheapest candidate that is expected to fit, or else the likeliest to fit.
     expected = [candidate for candidate in possible if is_expected(candidate)]
     target = min(expected, key=cost, default=max(possible, key=objective.chance))
     inquiry = next_inquiry(evidence, target)
 
-    # Before others are traced, what saves most is: it says what they need at least.
+    # Trace the smallest combination second: its bytes are a lower bound for the others.
     if inquiry.verb == "trace" and last.family not in evidence.traced:
         return [trace_of(last)]
     return [inquiry]
 
 
 def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidate) -> list[Inquiry]:
-    """Returns the questions that are expected to gain more than is small, those that gain most first."""
+    """Returns the questions with an expected gain above `objective.small`, the largest gain first."""
     most = objective.likely_cost(known)
     gains: dict[Inquiry, float] = {}
     for candidate in evidence.candidates():
@@ -90,12 +90,12 @@ def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidat
 
 
 def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
-    """Returns the question what a run of the chosen plan takes besides its step."""
+    """Returns the question about the bytes of the chosen plan's run outside its step; none if it was answered."""
     return [] if known in evidence.prepared else [Inquiry("prepare", known)]
 
 
 def next_inquiry(evidence: Evidence, candidate: Candidate) -> Inquiry:
-    """Returns what is to be asked next of a candidate of which not all is known."""
+    """Returns the next question about a candidate: its trace, then its compile, then its timing."""
     if not evidence.is_traced(candidate):
         return trace_of(candidate.combination)
     verb = "time" if candidate in evidence.compiled else "compile"
@@ -107,7 +107,7 @@ def trace_of(combination: Combination) -> Inquiry:
 
 
 def nothing_will_work(evidence: Evidence) -> bool:
-    """Returns True once so many candidates failed, and none worked, that the cause cannot be the plan."""
+    """Returns True once so many candidates failed, without a success, that the cause is unlikely to be the plan."""
     failures = Counter(failure.verb for failure in evidence.failed.values() if OUT_OF_MEMORY not in failure.why)
     compiling_fails = failures["compile"] >= GIVEN_UP and not evidence.compiled
     timing_fails = failures["time"] >= GIVEN_UP and not evidence.timed

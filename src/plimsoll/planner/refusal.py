@@ -1,4 +1,4 @@
-"""No plan fits: the smallest that was found, what it is made of, and what would help."""
+"""Error message for a budget that no plan fits: the smallest plan, its components, and changes that would help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll.planner.types import Problem, Static
 from plimsoll.units import MIB, format_budget, format_bytes
 
 WouldFit = Callable[..., bool]
-"""Whether a plan of this problem fits once some of its fields are changed."""
+"""Function from changed fields of a problem to a boolean: True if a plan of the changed problem fits its budget."""
 
 
 def refusal(
@@ -25,25 +25,25 @@ def refusal(
     failures: list[Failure],
     would_fit: WouldFit,
 ) -> BudgetError:
-    """Returns the refusal.
+    """Returns the error for a budget that no plan fits.
 
     Args:
-        problem: What was planned.
-        static: Bytes of its state.
-        least: The smallest plan; None where nothing compiles.
-        failures: Why what did not compile did not.
-        would_fit: Looks for the plan of the problem with other fields: no lever is advised that would not help.
+        problem: The planning problem.
+        static: Bytes of the problem's state.
+        least: The smallest plan; None if no plan compiles.
+        failures: Failures to compile or run a plan.
+        would_fit: Checks the problem with changed fields, so that only changes that help are recommended.
     """
     if least is None:
         reason = f"{len(failures)} failed, the first as {failures[0].why}" if failures else "there is none to try"
         return BudgetError(
-            f"no plan of {problem.recipe} compiles and runs on {problem.chip}: {reason}. `plimsoll doctor` says whether"
-            " the device can be used",
+            f"no plan of {problem.recipe} compiles and runs on {problem.chip}: {reason}. `plimsoll doctor` checks"
+            " whether the device can be used",
             budget_bytes=problem.budget_bytes,
             floor_bytes=None,
         )
 
-    # The device is too small; or the host beside a device that is not.
+    # Either the host's budget is too small, or the device's.
     ledger = least.ledger
     host = ledger.host
     if host is not None and not host.fits and ledger.needed_bytes <= problem.budget_bytes:
@@ -56,7 +56,7 @@ def refusal(
 def _too_small(
     problem: Problem, least: Priced, ledger: Ledger | HostLedger, place: str, changes: list[str]
 ) -> BudgetError:
-    """Returns the refusal of a place's budget, with the parts of its ledger."""
+    """Returns the error for the budget of a device or a host, with the components of its ledger."""
     assert ledger.budget_bytes is not None
     source = "found" if least.ledger.source == "compiled" else "estimated, without a compiler"
     parts = sorted(ledger.components.items(), key=lambda item: -item[1])
@@ -74,7 +74,7 @@ def _too_small(
 
 
 def _memory(problem: Problem, least: Ledger) -> str:
-    """Returns the budgets in which the smallest plan fits; where a device has less, that another chip is needed."""
+    """Returns the options with budgets that the smallest plan fits, or the advice to take a chip with more memory."""
     needed = least.needed_bytes
     if problem.memory_bytes is not None and needed > problem.memory_bytes:
         return f"a --chip with {format_bytes(needed)} per device (`plimsoll chips`)"
@@ -85,19 +85,19 @@ def _memory(problem: Problem, least: Ledger) -> str:
 
 
 def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit) -> list[str]:
-    """Returns changes that would help, too."""
+    """Returns further changes that would help, as advice to the user."""
     over = least.ledger.needed_bytes - problem.budget_bytes
     parts = least.ledger.components
     hints = []
 
-    # Another plan.
+    # Fewer pinned levers, or looser numerics.
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
     elif problem.pins and would_fit(pins={}):
         hints.append("leave out " + ", ".join(LEVERS[name].flag for name in sorted(problem.pins)))
     hints += [f"--numerics {numerics}" for numerics in _further_numerics(problem) if would_fit(numerics=numerics)]
 
-    # Less of what is dear.
+    # Smaller data, sequences or models.
     if problem.data_advice and parts.get("data", 0) > over:
         hints.append(problem.data_advice)
     if problem.rate_unit == "tokens" and parts.get(STEP, 0) > over:

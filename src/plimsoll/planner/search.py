@@ -1,8 +1,8 @@
-"""The search for a plan: questions are asked until no answer is expected to change the choice.
+"""Search for a plan: questions to the compiler, until no answer is expected to change the choice.
 
-Evidence is what was answered (evidence.py), an objective prices candidates by it (objectives.py), and the policy says
-what to ask next (policy.py). What is returned was compiled, fits and, where plans are timed, was timed. A budget is
-refused only where no candidate has a chance to fit, and after the smallest was compiled.
+The evidence holds the answers (evidence.py). An objective gives candidates a cost (objectives.py), and the policy
+chooses the next question (policy.py). The result is a plan that was compiled, fits and, where plans are timed, was
+timed. A budget is refused only if no candidate can fit it, and after the smallest candidate was compiled.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from plimsoll.types import Storage
 from plimsoll.units import format_budget
 
 TRIAL_SECONDS = 5.0
-"""Seconds that a trial process is taken to need."""
+"""Assumed seconds of a trial process."""
 TRIAL_SHARE = 0.1
-"""Share of the time of a run that a trial may take."""
+"""Largest share of the training time that a trial process may take."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Desk:
-    """Where questions are asked."""
+    """Compiler, time limit and progress messages of a search."""
 
     compiler: Compiler
     say: Say = lambda text: None
-    """Called with what is being done."""
+    """Function that is called with progress messages."""
     deadline: Deadline = field(default_factory=Deadline)
-    """Time after which the best plan is taken; where none is known by then, the first one that is."""
+    """Time limit. After it the search returns the best plan so far, or continues to the first plan."""
     said: Candidate | None = None
-    """The plan of which it was said that it fits."""
+    """Candidate of the last message that a plan fits."""
 
 
 def find_fastest(problem: Problem, desk: Desk) -> Planned:
-    """Returns the fastest plan that fits, as far as it is found.
+    """Returns the fastest plan found that fits the budget.
 
     Raises:
-        BudgetError: No plan fits; with the smallest plan, and what would fit.
-        PlimsollError: Nothing can be planned here.
+        BudgetError: No plan fits. The message has the smallest plan and changes that would help.
+        PlimsollError: The compiler cannot answer questions that all plans need.
     """
     evidence = begin(problem, desk)
     chosen = settle(evidence, Fastest(evidence), desk)
 
-    # Nothing is likely to fit: the smallest plan shows whether it does.
+    # No plan is likely to fit. Compile the smallest plan to be certain.
     if chosen is None:
         smallest = settle(evidence, Smallest(evidence), desk)
         chosen = settle(evidence, Fastest(evidence), desk)
@@ -71,7 +71,7 @@ def find_fastest(problem: Problem, desk: Desk) -> Planned:
 
 
 def find_smallest(problem: Problem, desk: Desk) -> Planned:
-    """Returns the plan that needs least, whether it fits or not. Raises as `find_fastest` does."""
+    """Returns the plan that needs the fewest bytes, whether it fits or not. Raises the errors of `find_fastest`."""
     evidence = begin(problem, desk)
     smallest = settle(evidence, Smallest(evidence), desk)
     if smallest is None:
@@ -84,22 +84,22 @@ def find_smallest(problem: Problem, desk: Desk) -> Planned:
 
 
 def begin(problem: Problem, desk: Desk) -> Evidence:
-    """Returns the evidence before the first question: rates, state, and what there is to choose from."""
+    """Returns the evidence of a search before its first question about a candidate: imports, rates and candidates."""
     static_of = cache(desk.compiler.static)
     try:
-        imported_bytes = desk.compiler.imported_bytes()  # beside the imports of the compile child, before it times
+        imported_bytes = desk.compiler.imported_bytes()  # measured in another process, so before rates are timed
         rates = desk.compiler.rates()
         space = combinations(problem, rates, static_of)
-    except DoesNotCompile as failure:  # not on one plan, but on what all of them need
+    except DoesNotCompile as failure:  # all plans need these answers
         raise PlimsollError(
-            f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` says whether this"
+            f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` checks whether this"
             " machine is ready"
         ) from None
     return Evidence(problem, rates, static_of, space, imported_bytes)
 
 
 def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | None:
-    """Asks until nothing is worth asking, or the time is over. Returns the best candidate; None where there is none."""
+    """Asks questions until none is worthwhile or the time limit has passed. Returns the best candidate, if any."""
     workers = desk.compiler.workers
     running: dict[Future[Any], Inquiry] = {}
     pool = ThreadPoolExecutor(workers)
@@ -111,14 +111,14 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
             known = best(evidence, objective)
             say_known(objective, known, wanted, desk)
 
-            # Ask as much as there are compile processes.
+            # Keep all compile processes busy.
             for inquiry in allowed(wanted, running.values(), workers):
                 future = pool.submit(ask, inquiry, evidence, desk)
                 running[future] = inquiry
             if not running or (objective.is_late and not wanted):
                 return known
 
-            # Learn what was answered. Once the time is over, that alone can end the search.
+            # Wait for an answer. After the time limit, only an answer can end the search.
             seconds = None if objective.is_late else desk.deadline.left()
             done = wait(running, timeout=seconds, return_when=FIRST_COMPLETED).done
             for future in done:
@@ -134,7 +134,7 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
 
 
 def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry], desk: Desk) -> None:
-    """Says the budget of the best plan so far, once, while a better one is looked for."""
+    """Prints the budget of the best plan so far, once per plan, while the search for a better one continues."""
     if known in (None, desk.said) or not wanted or wanted[0].verb == "prepare":
         return
     desk.said = known
@@ -143,7 +143,7 @@ def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry]
 
 
 def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int) -> list[Inquiry]:
-    """Returns the questions that may be asked now. What is timed is timed alone."""
+    """Returns the questions that may be asked now: one per idle process and combination. A timing runs alone."""
     under_way = list(running)
     chosen: list[Inquiry] = []
     for inquiry in wanted:
@@ -159,7 +159,7 @@ def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int)
 
 
 def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
-    """Returns the answer of the compiler."""
+    """Returns the compiler's answer to a question about a candidate."""
     candidate = inquiry.candidate
     compiler = desk.compiler
     match inquiry.verb:
@@ -180,9 +180,9 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
 
 
 def depth_of_preparing(candidate: Candidate, evidence: Evidence) -> Depth:
-    """Returns how well it is to be known what a run takes besides its step.
+    """Returns the accuracy with which to determine the bytes of a run outside its step.
 
-    A run that is so short that a trial would take too much of it has none, unless it fits only with one.
+    A short run gets no trial process, unless its plan fits only with the smaller margin after a trial.
     """
     problem = evidence.problem
     if problem.prepares != "try" or problem.steps is None:
@@ -194,8 +194,9 @@ def depth_of_preparing(candidate: Candidate, evidence: Evidence) -> Depth:
 
 
 def trace(combination: Combination, evidence: Evidence, compiler: Compiler) -> dict[int, Analysis]:
-    """Returns the traces of the smallest and the largest micro-batch; of the smallest alone where no state fits beside
-    its temporaries.
+    """Returns the traces of the smallest and the largest micro-batch.
+
+    The largest is left out if the smallest exceeds the budget even by the lowest estimate of its temporaries.
     """
     steps = combination.steps
     smallest, largest = min(steps), max(steps)
@@ -207,7 +208,10 @@ def trace(combination: Combination, evidence: Evidence, compiler: Compiler) -> d
 
 
 def time_in_turn(candidate: Candidate, evidence: Evidence, compiler: Compiler) -> float:
-    """Returns the seconds of a step, as if it had been timed when the fastest was, whatever else runs now."""
+    """Returns the seconds of a step, corrected for other load on the machine.
+
+    The fastest candidate so far is timed again in turn. Its ratio to its earlier time is the correction.
+    """
     fastest = min(evidence.timed, key=evidence.timed.__getitem__, default=None)
     if fastest is None:
         (seconds,) = compiler.measure([candidate.step])
@@ -217,21 +221,21 @@ def time_in_turn(candidate: Candidate, evidence: Evidence, compiler: Compiler) -
 
 
 def learn(evidence: Evidence, inquiry: Inquiry, answer: Future[Any], desk: Desk) -> None:
-    """Adds an answer to the evidence, or why there is none."""
+    """Adds an answer or a failure to the evidence."""
     try:
         evidence.learn(inquiry, answer.result())
     except DoesNotCompile as failure:
         evidence.fail(inquiry, str(failure))
         desk.say(f"{inquiry.candidate.words}: {failure}")
 
-    # A run that takes long may be planned for longer.
+    # Planning for a long run may take longer.
     steps = evidence.problem.steps
     if inquiry.verb == "time" and steps is not None:
         desk.deadline.extend_for(steps * evidence.seconds(inquiry.candidate).likely)
 
 
 def refused(evidence: Evidence, smallest: Candidate | None, desk: Desk) -> BudgetError:
-    """Returns the refusal, with what would fit. For advice it looks no longer than for a plan."""
+    """Returns the error that no plan fits, with advice. Looking for advice takes no longer than the time limit."""
     static = evidence.static_of(1, Storage())
     least = None if smallest is None else priced(evidence, smallest)
     failures = list(evidence.failed.values())

@@ -1,7 +1,7 @@
-"""Candidates of a search: every combination of the levers, from the fastest to the smallest, less what is refused.
+"""Candidates of a search: all possible combinations of lever values, from the fastest to the smallest.
 
-Pinned levers keep their value; a pin that is impossible on this chip, or beside another one, is refused here. What a
-lever's values are, their order, and what they go with, stands in the lever's own record (`levers/lever.py`).
+Pinned levers keep their values. A pin that is impossible on this chip, or with another pin, is refused here. The record
+of a lever has its values, their order and their conditions (`levers/lever.py`).
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from plimsoll.planner.types import Problem, Rates, Static
 from plimsoll.types import Levers, Offload, Storage
 
 Family = tuple[Any, ...]
-"""Values of the levers that change a step, and not only how its state and weights are stored."""
+"""Values of the levers that change a step in more than the bits of stored weights and state."""
 
 StaticOf = Callable[[int, Storage], Static]
-"""Bytes of the state, from the number of devices that share a copy and how it is stored."""
+"""Function to the bytes of the state, from the number of devices that share a copy and the storage."""
 
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """A value for every lever but the micro-batch and those that no compiled function depends on."""
+    """Values of all levers that change a compiled function, except the micro-batch."""
 
     levers: dict[str, Any]
     plans: dict[int, Plan]
-    """Micro-batch to the plan, with everything that gives time for bytes without a compile at its roomiest."""
+    """Micro-batch to plan. Levers that need no compile, prefetching and saving, have their fastest values."""
     parents: tuple[Combination, ...]
-    """Those with one lever at an earlier value: faster where nothing is known, and larger."""
+    """Combinations with one lever at an earlier value, which are expected to be faster and larger."""
     hope: float
-    """Share of the time that the levers may come down to beyond what rates can tell, where plans are timed."""
+    """Lowest ratio of timed seconds to those of the chip's rates that the levers may reach, where plans are timed."""
 
     apart: tuple[Any, ...]
-    """Values of the levers of whose other values nothing is learned about traces."""
+    """Values of levers that set combinations apart: errors of traces do not carry over to other values."""
 
     @cached_property
     def steps(self) -> dict[int, Plan]:
-        """Micro-batch to the plan as the compiler sees it."""
+        """Micro-batch to plan, as the compiler sees the plan."""
         return {micro: same_step(plan) for micro, plan in self.plans.items()}
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """The combination with each micro-batch, the smallest first."""
+        """Candidates of the combination: one for each micro-batch, the smallest first."""
         return [Candidate(self, micro) for micro in sorted(self.plans)]
 
     @cached_property
     def family(self) -> Family:
-        """The levers, less those that only say how state and weights are stored."""
+        """Values of the levers, without those that only change the bits of stored weights and state."""
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
 
 
 class Candidate(NamedTuple):
-    """A combination with a micro-batch: what the search chooses from."""
+    """A combination of lever values with a micro-batch: one choice of the search."""
 
     combination: Combination
     micro: int
@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
 
     @property
     def step(self) -> Plan:
-        """The plan as the compiler sees it."""
+        """The candidate's plan, as the compiler sees it."""
         return self.combination.steps[self.micro]
 
     @property
@@ -84,15 +84,15 @@ class Candidate(NamedTuple):
         return [Candidate(other, self.micro) for other in combinations if self.micro in other.plans]
 
     def doublings_to(self, other: Candidate) -> float:
-        """Returns how many times one micro-batch is doubled until it is the other."""
+        """Returns the number of doublings from one micro-batch to the other, as a float."""
         return abs(math.log2(other.micro / self.micro))
 
 
 def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:
-    """Returns every combination, parents before their children.
+    """Returns all combinations of a problem, parents before their children.
 
     Raises:
-        RecipeError: A pinned value is impossible, or would move nothing.
+        RecipeError: A pinned value is impossible, or a pinned offload would move nothing.
     """
     static = static_of(1, Storage())
     _require_moved(problem, static)
@@ -107,12 +107,12 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
 
 
 Place = tuple[int, ...]
-"""Number of the value of each lever that is combined; the last is that of the chained levers."""
+"""Index of the value of each combined lever. The last number is the index in the chain of storages."""
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """The values of the levers, and the combinations of them that were made."""
+    """Grid of the levers' values, with the combinations made so far."""
 
     problem: Problem
     tried: Mapping[str, Sequence[Any]]
@@ -129,7 +129,7 @@ class _Grid:
         return {**values, **self.chain[place[-1]]}
 
     def add(self, place: Place, levers: dict[str, Any]) -> None:
-        """Makes the combination, if any of its micro-batches is a step that is not there yet."""
+        """Adds the combination at a place, with the micro-batches whose step no earlier combination has."""
         problem = self.problem
         micros = [problem.effective_batch] if levers["layerwise"] else self.micros
         same_before = self._same_before(place)
@@ -152,14 +152,14 @@ class _Grid:
         )
 
     def _earlier(self, place: Place, axis: int) -> Iterator[Place]:
-        """Yields places with one lever at an earlier value, from the nearest."""
+        """Yields the places of combinations with one lever at an earlier value, the nearest value first."""
         for before in range(place[axis] - 1, -1, -1):
             other = (*place[:axis], before, *place[axis + 1 :])
             if other in self.made:
                 yield other
 
     def _same_before(self, place: Place) -> list[Callable[[int], bool]]:
-        """Returns, for levers at earlier values, whether a micro-batch has the same step there."""
+        """Returns functions of a micro-batch that return True if an earlier combination has the same step."""
         found = []
         for axis, (name, values) in enumerate(self.tried.items()):
             is_same = registry.LEVERS[name].same_step
@@ -169,7 +169,10 @@ class _Grid:
         return found
 
     def _parents(self, place: Place) -> list[Combination]:
-        """Returns those with one lever at the value before; where there is none, all with earlier values."""
+        """Returns, for each lever, the combination with the nearest earlier value of that lever.
+
+        If there is none, returns all combinations with no lever at a later value.
+        """
         nearest = [next(self._earlier(place, axis), None) for axis in range(len(place))]
         parents = [self.made[other] for other in nearest if other is not None]
         before = (each for other, each in self.made.items() if all(map(operator.le, other, place)))
@@ -192,9 +195,9 @@ def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:
 
 
 def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
-    """Yields the plan and then variants with fewer and fewer bytes, by levers that change no compiled function.
+    """Yields the plan, and then variants that need fewer and fewer bytes but no other compile.
 
-    First with synchronous saves unless saving is pinned, then with fewer batches made ready, too.
+    The variants have synchronous saves, unless saving is pinned, and then also fewer prefetched batches.
     """
     yield plan
     if plan.lever("async_save") and "async_save" not in plan.pinned:
@@ -206,17 +209,18 @@ def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
 
 
 def same_step(plan: Plan) -> Plan:
-    """Returns the plan as the compiler sees it: levers that change no compiled function at their plain value."""
+    """Returns a plan as the compiler sees it: levers that change no compiled function have their plain value."""
     unseen = {name: lever.plain for name, lever in registry.LEVERS.items() if not lever.compiled}
     return replace(plan.with_levers(**unseen), pinned=())
 
 
 def micro_batches(problem: Problem) -> list[int]:
-    """Returns the divisors of the effective batch that give every device a share; a pinned one alone.
+    """Returns the micro-batches to search: divisors of the effective batch with an equal share for every device.
 
-    A share is a multiple of the examples that the model normalises together.
+    A share is a multiple of the examples that the model normalises together. A pinned micro-batch is the only one.
 
-    Raises RecipeError where no micro-batch, or not the pinned one, can be divided.
+    Raises:
+        RecipeError: The effective batch, or the pinned micro-batch, cannot be divided.
     """
     devices, together = problem.devices, problem.normalised_together
     share = devices * together
@@ -240,7 +244,7 @@ def micro_batches(problem: Problem) -> list[int]:
 
 
 def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
-    """Returns values of the chained levers: first all as they are fastest, then one after another in fewer bits."""
+    """Returns the chain of storages: first the fastest value of each lever, then lever after lever in fewer bits."""
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.chained()}
     chain = [{name: values[0] for name, values in tried.items()}]
     for name, values in tried.items():
@@ -250,17 +254,17 @@ def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
 
 
 def _unmovable(static: Static, offload: Offload) -> list[str]:
-    """Returns the parts of the state that `offload` names, and of which this model has nothing worth moving."""
+    """Returns the parts of the state that `offload` names, but of which this model has nothing worth moving."""
     return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
 
 
 def _require_moved(problem: Problem, static: Static) -> None:
-    """Raises RecipeError where what is pinned would move nothing."""
+    """Raises RecipeError if a pinned offload names a part of the state that would not be moved."""
     pinned = problem.pins.get("offload", "none")
     empty = _unmovable(static, pinned)
     if empty:
         words = " or ".join(OFFLOAD_WORDS[part] for part in empty)
         raise RecipeError(
             f"--offload {pinned} would change nothing: {problem.recipe} has no {words} large enough to be moved. Of"
-            " what is frozen, layers that are stacked along a first axis are. Leave it out"
+            " frozen weights only layers that are stacked along a first axis are moved. Leave it out"
         )

@@ -1,46 +1,58 @@
-"""How long a step takes, before it has run: a roofline with the chip's rates.
+"""Estimate of the seconds of a step before it runs: a roofline with the chip's rates.
 
-Dots at the rate of their precision, plus moving what does not stay in the cache, plus the first touch of the step's
-temporaries, plus what devices send each other or fetch from their host, plus a fixed price per step, per micro-batch
-and, on a CPU, per dot. Good for ranking plans; `measure` says what it really is.
+The estimate is a sum: matmuls at the rate of their precision, memory traffic beyond the cache, the first touch of the
+step's temporaries, transfers between devices and from their host, and fixed overheads per step, per micro-batch and,
+on a CPU, per matmul. It serves to rank plans. `measure` times a plan.
 
-Of a GPU whose compiler has seen the step, its kernels take the place of dots and moves: each at the rate of its own
-shape (kernel_seconds.py). What they cost to start is added, compiled or not.
+For a step that is compiled for a GPU, the times of its kernels replace those of matmuls and memory traffic
+(kernel_seconds.py). The launches of kernels are added, whether the step is compiled or not.
 
-What is moved is told by the temporaries on a CPU, whose cache holds most of a small micro-batch, and by the operands
-of the dots on an accelerator: what is recomputed there is moved again, though it never is all there at once.
+On a CPU, memory traffic is estimated from the temporaries, because the cache holds most of a small micro-batch. On an
+accelerator it is estimated from the operands of matmuls, because recomputed values are moved again.
 """
 
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Analysis, Rates, Static
 
 MOVES_PER_BYTE = 3.0
-"""A temporary is written in the forward pass, read in the backward pass, and its gradient written."""
+"""Moves of each byte of a temporary: written in the forward pass, read in the backward pass, and its gradient
+written."""
 MOVES_PER_OPERAND = 1.5
-"""Between two dots what the first wrote is read and written once more: norms, activations, softmax."""
+"""Moves of each byte of a matmul's operand or result, with the reads and writes of norms, activations and softmax
+between matmuls."""
 KERNELS_OF_A_MICRO_BATCH = 1_300
-"""Kernels of a micro-batch that no compiler has seen: the median of plimsoll's own four models in
+"""Assumed kernels of a micro-batch that was not compiled: the median of plimsoll's own four models in
 tests/planner/card_steps.json, which have 472 to 4,067."""
 ESTIMATED_OVER_MEASURED = (0.75, 1.47)
-"""Least and most of the steps in tests/planner/card_steps.json whose time the kernels explain (docs/chips.md)."""
+"""Lowest and highest ratio of a step's estimated to measured seconds, for estimates from kernels: over the steps in
+tests/planner/card_steps.json without a chunked loss (docs/chips.md)."""
 CHUNKED_OVER_MEASURED = 0.44
-"""Least of those with the loss in chunks: one took 2.3 times as long as its kernels and bytes explain."""
+"""Lowest ratio of a step's estimated to measured seconds with the loss in chunks: one step took 2.3 times its
+estimate."""
 RATED_OVER_MEASURED = (0.37, 1.95)
-"""The same of the rates alone, with no compiler: plimsoll's own six steps on an H100 and two on an H200. No step of a
-TPU was ever timed."""
+"""Lowest and highest ratio of a step's estimated to measured seconds, for estimates from rates alone: six steps of
+plimsoll's models on an H100 and two on an H200. No step on a TPU was ever timed."""
 UNTIMED = (0.6, 1.6)
-"""Seconds by the clock over those by the rates, of a CPU's plan of a model of which nothing was timed yet."""
+"""Assumed lowest and highest ratio of timed to estimated seconds, for a model of which a CPU has timed no plan."""
 
 
 def step_seconds(
     plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int = 1, sharing: int = 1
 ) -> float:
-    """Returns seconds of one optimizer step. `sharing` devices have `rates` together, as those of one CPU.
+    """Returns the estimated seconds of one optimizer step.
 
-    What devices send one another is hidden behind arithmetic for `analysis.hidden_share` of its time, and no longer
-    than there is arithmetic.
+    Transfers between devices overlap with computation for the share `analysis.hidden_share` of their time, but no
+    longer than the computation takes.
+
+    Args:
+        plan: The plan.
+        analysis: Figures of the plan's step.
+        static: Bytes of the plan's state.
+        rates: Rates of one chip.
+        devices: Number of devices.
+        sharing: Number of devices that share the rates, like the devices that JAX makes of one CPU.
     """
-    if analysis.kernel_seconds:  # between compiled micro-batches and beyond them it is a line: not below the arithmetic
+    if analysis.kernel_seconds:  # no faster than the arithmetic at the chip's rate
         work = max(analysis.kernel_seconds, analysis.flops / (devices * rates.flops[plan.precision]))
     else:
         work = _dots_and_moves(plan, analysis, static, rates, devices=devices, sharing=sharing)
@@ -58,7 +70,7 @@ def step_seconds(
 def _dots_and_moves(
     plan: Plan, analysis: Analysis, static: Static, rates: Rates, *, devices: int, sharing: int
 ) -> float:
-    """Returns the seconds of a step's arithmetic and of what it moves in its own memory."""
+    """Returns the seconds of a step's arithmetic and of its memory traffic."""
     arithmetic = analysis.flops * sharing / (devices * rates.flops[plan.precision])
     gradient = static.parameter_bytes if plan.accumulation > 1 else 0
     activations = max(0, analysis.temp_bytes - gradient)
@@ -72,13 +84,13 @@ def _dots_and_moves(
 
 
 def range_of(seconds: float, source: str, *, platform: str, loss_chunk: int) -> tuple[float, float] | None:
-    """Returns the least and the most that a step may take, as measured ones did; None for one that was timed.
+    """Returns the lowest and highest likely seconds of a step; None for a step that was timed.
 
     Args:
-        seconds: What is said of the step.
-        source: "measured", "kernels" or "roofline" (`Planned.step_seconds_source`).
-        platform: Of the chip.
-        loss_chunk: Of the plan.
+        seconds: Estimated seconds of the step.
+        source: Source of the estimate: "measured", "kernels" or "roofline" (`Planned.step_seconds_source`).
+        platform: Platform of the chip.
+        loss_chunk: Tokens per chunk of the loss; 0 for a loss without chunks.
     """
     if source == "measured":
         return None
@@ -92,11 +104,11 @@ def range_of(seconds: float, source: str, *, platform: str, loss_chunk: int) -> 
 
 
 def host_bytes(plan: Plan, static: Static) -> float:
-    """Returns the bytes between a device and its host in one step.
+    """Returns the bytes of offloaded state that move between a device and its host in one step.
 
-    What is updated comes and goes once, and not at the same time; frozen weights come for the forward and for the
-    backward pass of every micro-batch. Nothing is taken to be hidden behind arithmetic: the update begins when the
-    whole gradient is there.
+    State that the step updates moves to the device and back once. Frozen weights move to the device for each forward
+    and each backward pass. No transfer is assumed to overlap with computation, because the update needs the whole
+    gradient.
     """
     moved = static.on_host(plan.offload)
     frozen = moved.pop("frozen", 0)
@@ -104,10 +116,12 @@ def host_bytes(plan: Plan, static: Static) -> float:
 
 
 def sent_bytes(plan: Plan, static: Static, *, devices: int) -> float:
-    """Returns bytes that a device sends in a step, in rings: 2 (n-1)/n of a sum over n devices, (n-1)/n of a gather.
+    """Returns the bytes that a device sends in a step, with collectives in rings.
 
-    Every micro-batch gathers the weights twice (forward, backward) and scatters their gradient over the `fsdp`
-    devices that share them; what is left is summed over the others once a step. Rajbhandari et al. 2019, section 7.
+    In a ring of n devices, each sends 2 (n-1)/n of the bytes of a sum, and (n-1)/n of those of a gather or scatter.
+    Every micro-batch gathers the weights twice (forward and backward pass), and scatters their gradient over the
+    `fsdp` devices that share the weights. Once per step the gradient is summed over the copies of the state.
+    Rajbhandari et al. 2019, section 7.
     """
     copies = devices // plan.fsdp
     shared = static.parameter_bytes * plan.fsdp

@@ -1,9 +1,9 @@
-"""Devices that are not here, for their compiler: a TPU slice, or NVIDIA GPUs.
+"""JAX devices of a TPU slice or of NVIDIA GPUs that are not in this machine, to compile for them.
 
-Only in a process of the right compile environment, under `environment.for_processes("tpu" or "cuda")`. Nothing can be
-allocated on such a device; a function is lowered with `ShapeDtypeStruct(..., sharding=...)` on it and compiled.
-The TPU's compiler refuses what does not fit (RESOURCE_EXHAUSTED, with its limit); the GPU's does not: compare its bytes
-with `Chip.memory_bytes`. `python -m plimsoll.planner.topology NAME` proves that a chip compiles.
+Works only in a process with the environment `environment.for_processes("tpu" or "cuda")`. Nothing can be allocated on
+such a device. A function is lowered with `ShapeDtypeStruct(..., sharding=...)` on the device, and compiled. The TPU's
+compiler refuses a function that does not fit (RESOURCE_EXHAUSTED, with the limit). The GPU's compiler does not, so
+compare its bytes with `Chip.memory_bytes`. `python -m plimsoll.planner.topology NAME` checks that a chip compiles.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ EVERY_GPU = {
 
 
 def devices(chip: Chip) -> list[Any]:
-    """Returns the chip's `jax.Device`s, each with the number of its host in `process_index`."""
+    """Returns the chip's `jax.Device`s. The number of a device's host is its `process_index`."""
     if chip.platform == "tpu":
-        options: dict[str, Any] = {  # a chip that went through JSON has lists
+        options: dict[str, Any] = {  # JSON has turned tuples into lists
             name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()
         }
         return topologies.get_topology_desc(platform="tpu", **options).devices
@@ -48,12 +48,12 @@ def devices(chip: Chip) -> list[Any]:
         chip.name,
         "cuda",
         target_config=target_config(chip, cudnn=cudnn, runtime=runtime),
-        topology=f"1x{chip.hosts}x{chip.devices // chip.hosts}",  # slices, hosts of each, GPUs of each
+        topology=f"1x{chip.hosts}x{chip.devices // chip.hosts}",  # slices x hosts per slice x GPUs per host
     ).devices
 
 
 def target_config(chip: Chip, *, cudnn: tuple[int, int, int], runtime: tuple[int, int, int]) -> str:
-    """Returns XLA's GpuTargetConfigProto as text, as it would be read off the card."""
+    """Returns XLA's GpuTargetConfigProto of a GPU as text. JAX reads the same from a GPU in the machine."""
     compiler = dict(chip.compiler)
     description, capability = compiler.pop("description"), compiler.pop("compute_capability")
     major, minor = capability.removesuffix("a").split(".")
@@ -75,7 +75,7 @@ def target_config(chip: Chip, *, cudnn: tuple[int, int, int], runtime: tuple[int
 
 
 def prove(chip: Chip) -> dict[str, Any]:
-    """Compiles a product of two matrices, split over the devices, and returns what the compiler reports."""
+    """Compiles a matmul that is split over the chip's devices, and returns the bytes that the compiler reports."""
     listed = devices(chip)
     mesh = Mesh(np.array(listed), ("data",))
     rows, everywhere = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
@@ -94,7 +94,7 @@ def prove(chip: Chip) -> dict[str, Any]:
 
 
 def _installed(*packages: str) -> tuple[int, int, int]:
-    """Returns the version of the first package that is installed: CUDA 13 and 12 have different names."""
+    """Returns the version of the first installed package. Names of CUDA's packages differ between CUDA 12 and 13."""
     versions = [each.version for name in packages for each in metadata.distributions(name=name)]
     if not versions:
         raise metadata.PackageNotFoundError(packages[0])

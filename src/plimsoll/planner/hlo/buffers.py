@@ -1,12 +1,12 @@
-"""The largest temporaries of a compiled function at its peak, each with its place in the source.
+"""The largest temporaries of a compiled function at its peak, each with its source line.
 
-The compiler's buffer assignment gives every temporary's place in the step's allocation (messages.py). The optimised
-module gives the operation that computed it and its line of Python (module.py); its schedule gives when each is alive
-(lifetimes.py). Without a schedule, the largest stands for all that take turns in the same bytes. Either way the
-buffers listed are disjoint, and their sum is at most the allocation.
+The compiler's buffer assignment gives the bytes of each temporary in the step's allocation (messages.py). The optimised
+module gives the operation that computed the temporary, with its line of Python (module.py). The module's schedule gives
+the temporary's lifetime (lifetimes.py). Without a schedule, the largest of the temporaries that share bytes is listed.
+Listed buffers are always disjoint, and their sum is at most the allocation.
 
-The compilers for chips that are not here do not report their assignment. There the schedule alone gives what is
-alive at once, and `values.py` what shares its bytes; docs/chips.md says how near the sum is to the allocation.
+Compilers for chips that are not in this machine report no buffer assignment. For them the schedule gives the lifetimes,
+and `values.py` the values that share bytes. docs/chips.md compares the sums with the allocations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.values import Values
 
 LISTED = 8
-"""Buffers that are listed, the largest."""
+"""Number of buffers to list."""
 
 
 def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
@@ -42,7 +42,7 @@ def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
 
 
 def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
-    """Returns all that are alive at the peak; without a schedule, all that are the largest in their bytes."""
+    """Returns the temporaries alive at the peak; without a schedule, the largest disjoint temporaries."""
     places = assignment.temporary_places()
     if module.schedule:
         places = at_peak(places, Lifetimes(module), assignment.aliases())
@@ -50,7 +50,7 @@ def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
 
 
 def scheduled(module: Module) -> list[Buffer]:
-    """Returns all that are alive at the peak by the schedule alone, each in a place of its own."""
+    """Returns the temporaries alive at the peak, from the schedule alone. Each has bytes of its own."""
     places, aliases = [], {}
     for allocation, (size, values) in enumerate(Values(module).temporary()):
         places.append(Place(allocation, 0, size, sorted(values)))
@@ -60,7 +60,7 @@ def scheduled(module: Module) -> list[Buffer]:
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes of an allocation, and the values that are exactly there at one time or another."""
+    """A range of bytes in an allocation, and all values that occupy exactly this range at some time."""
 
     allocation: int
     offset: int
@@ -69,7 +69,7 @@ class Place:
 
 
 class Life(NamedTuple):
-    """A value, when it is alive, and the number of its place."""
+    """Lifetime of a value, with the index of its place."""
 
     begin: int
     end: int
@@ -78,7 +78,7 @@ class Life(NamedTuple):
 
 
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
-    """Returns the places in use at the moment of peak memory, with the values there then, each with its aliases."""
+    """Returns the places in use at the peak, each with the values it holds at that time and their aliases."""
     values: dict[int, list[Location]] = {}
     for life in lives_at_peak(places, lifetimes):
         names = aliases.get(life.value, set()) - {life.value}
@@ -88,11 +88,11 @@ def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Loca
 
 
 def lives_at_peak(places: Sequence[Place], lifetimes: Lifetimes) -> list[Life]:
-    """Returns the values that are alive at the moment when most bytes are in use."""
+    """Returns the lifetimes of the values that are alive at the peak."""
     lives = [Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
     lives.sort(key=lambda life: life.begin)
 
-    # Places may overlap: their sum is at least what they take.
+    # The sum of places is an upper bound, because places may overlap. Compute the union only if it can be a new peak.
     alive: list[Life] = []
     peak: list[Life] = []
     most = -1
@@ -107,7 +107,7 @@ def lives_at_peak(places: Sequence[Place], lifetimes: Lifetimes) -> list[Life]:
 
 
 def _union(places: Iterable[Place]) -> int:
-    """Returns the bytes that at least one of the places takes."""
+    """Returns the size of the union of the places, in bytes."""
     total, reached = 0, (-1, 0)
     for allocation, offset, size in sorted({(place.allocation, place.offset, place.size) for place in places}):
         start = max(offset, reached[1]) if reached[0] == allocation else offset
@@ -117,7 +117,7 @@ def _union(places: Iterable[Place]) -> int:
 
 
 def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
-    """Returns a buffer for each place, largest first, described by the value that explains most.
+    """Returns a buffer for each place, largest first, described by the place's value of the lowest rank.
 
     Places that overlap a larger one are left out.
     """
@@ -134,7 +134,7 @@ def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
 
 
 class Assignment:
-    """An `xla.BufferAssignmentProto`."""
+    """Reader of an `xla.BufferAssignmentProto`: the temporary allocations, and the values in them."""
 
     def __init__(self, serialized: bytes) -> None:
         self._message = BufferAssignmentProto.FromString(serialized)
@@ -142,7 +142,7 @@ class Assignment:
         self.temporary = [each for each in self._message.buffer_allocations if is_temporary(each)]
 
     def temporary_places(self) -> list[Place]:
-        """Returns the places of all temporaries, each with its values."""
+        """Returns the places of all temporary allocations, each with its values."""
         places: dict[tuple[int, int, int], Place] = {}
         for allocation in self.temporary:
             for assigned in allocation.assigned:
@@ -151,7 +151,7 @@ class Assignment:
         return list(places.values())
 
     def aliases(self) -> dict[Location, set[Location]]:
-        """Returns the other names of each value: in the state of a loop, and where that is updated."""
+        """Returns value to aliases: other locations of the same bytes, like the state of a loop before and after."""
         aliases: dict[Location, set[Location]] = {}
         for alias in self._message.buffer_aliases:
             value, other = self._values[alias.source_buffer_id], _value(alias.location)
@@ -161,7 +161,7 @@ class Assignment:
 
 
 def is_temporary(allocation: Any) -> bool:
-    """Returns whether an allocation is what XLA calls so (IsPreallocatedTempBuffer)."""
+    """Returns True if an allocation is temporary by XLA's definition (IsPreallocatedTempBuffer)."""
     is_given = allocation.is_entry_computation_parameter or allocation.is_constant
     return not (is_given or allocation.maybe_live_out or allocation.is_thread_local)
 

@@ -1,16 +1,17 @@
-"""What Eigen allocates for a convolution on a CPU, beside what the compiler counts.
+"""Bytes that Eigen allocates for a convolution on a CPU, which the compiler's count leaves out.
 
-XLA gives convolutions of one to three axes to Eigen, as float32 or float16. Eigen multiplies matrices: a row for each
-place of the result, as long as the kernel. It packs rows and kernel in blocks. Beside them it allocates
+XLA gives convolutions with one to three spatial axes to Eigen, in float32 or float16. Eigen computes them as matmuls,
+with a row of the kernel's size for each position of the result. It packs blocks of the rows and of the kernel. Besides,
+it allocates
 
-* the whole product, before it is added up into the result, where the operand is dilated: the gradient of the operand
-  of a convolution with a stride, and a transposed convolution. It has a row for each place of the *operand*;
-* the result again, where that has three axes;
-* all of it for each group of features, many of them at once. How many is chance (of 128 groups 2 to 37 % were seen):
-  all of them are charged.
+* for a dilated operand: the whole product, before it is summed into the result. It has a row for each position of the
+  *operand*. Dilated are transposed convolutions, and the operand's gradient for a convolution with a stride;
+* for a result with three axes: a copy of the result;
+* for a grouped convolution: all of this for many groups at once. Their number varies (2 to 37 % of 128 groups were
+  measured), so all groups are counted.
 
-From `convolution_thunk_internal.h` of XLA and `TensorContractionThreadPool.h` of Eigen, and held against the resident
-set (notes, "What the compiler does not count: convolutions"; jax 0.10.2).
+Derived from `convolution_thunk_internal.h` of XLA and `TensorContractionThreadPool.h` of Eigen, and compared with the
+resident set (notes, "What the compiler does not count: convolutions"; jax 0.10.2).
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.units import GIB
 
 LARGEST_PRODUCT = 8 * GIB
-"""Bytes beyond which XLA does not keep the whole product of a dilated operand (`kMaxConvMatrixSize`)."""
+"""Largest product of a dilated operand, in bytes, that XLA keeps whole (`kMaxConvMatrixSize`)."""
 DEPTH = 320
-"""Most elements of a row that are packed at a time, where more than one core works; then the next are packed, too."""
+"""Largest number of a row's elements in a packed block, on several cores. For longer rows the next block is packed
+meanwhile."""
 LEAST_ROWS, ROWS_A_CORE, MOST_CORES = 4096, 1024, 16
-"""Rows that are packed at a time."""
+"""Rows in a packed block: ROWS_A_CORE for each of at most MOST_CORES cores, but at least LEAST_ROWS."""
 MANY, OWN_ROWS = 8, 512
-"""Times as many rows from which on each core packs so many of its own at a time."""
+"""Above MANY times the rows of a packed block, each core packs a block of OWN_ROWS rows of its own."""
 FLOAT16 = 10
-"""`xla.PrimitiveType` of float16. Operands of bfloat16 are converted first, and the copies are counted."""
+"""`xla.PrimitiveType` of float16. XLA converts bfloat16 operands first, and the compiler counts the copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """A convolution as it was compiled. Axes are in XLA's order, of the operand, of the kernel and of the window."""
+    """Sizes of a compiled convolution. Spatial axes are in XLA's order for operand, kernel and window."""
 
     batch: int
     operand: tuple[int, ...]
@@ -47,7 +49,7 @@ class Convolution:
     result: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
-    """Of the operand."""
+    """Dilation of the operand's spatial axes."""
     kernel_dilation: tuple[int, ...]
     groups: int
     itemsize: int
@@ -58,7 +60,7 @@ class Convolution:
 
     @property
     def adds_up(self) -> bool:
-        """True where XLA keeps the whole product and adds it up."""
+        """True if XLA keeps the whole product, and then sums it into the result."""
         plain = max(self.strides) == max(self.kernel_dilation) == self.groups == 1
         dilated = max(self.dilation) > 1 and len(self.operand) < 3
         return plain and dilated and self.product_bytes <= LARGEST_PRODUCT
@@ -69,14 +71,14 @@ class Convolution:
         return rows * math.prod(self.kernel) * self.filters * self.itemsize
 
     def beside(self, *, cores: int) -> int:
-        """Returns the bytes that it takes beside its arrays; of several groups, the most that they may be."""
+        """Returns the bytes that the convolution needs besides its arrays; for several groups, an upper bound."""
         kernel = math.prod(self.kernel)
         places = self.batch * math.prod(self.result)
         if self.groups > 1:
             depth = kernel * self.channels // self.groups
             return self.result_bytes + self.packed_bytes(places * self.groups + self.filters, depth)
 
-        # The product: rows x depth times depth x columns. Its factors are packed, a block of rows at a time.
+        # The matmul: (rows x depth) times (depth x columns). Its factors are packed, one block of rows at a time.
         whole = self.result_bytes if len(self.operand) == 3 else 0
         rows, depth, columns = places, kernel * self.channels, self.filters
         if self.adds_up:
@@ -88,7 +90,7 @@ class Convolution:
         return whole + self.packed_bytes(min(rows, together) + columns, depth)
 
     def packed_bytes(self, vectors: int, depth: int) -> int:
-        """Returns the bytes of packed rows and columns of so many elements: the next block beside this one."""
+        """Returns the bytes of packed vectors with `depth` elements: one block, or two blocks for a larger depth."""
         blocks = 2 if depth > DEPTH else 1
         return blocks * vectors * min(depth, DEPTH) * self.itemsize
 

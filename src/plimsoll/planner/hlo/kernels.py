@@ -1,8 +1,8 @@
-"""What an instruction of a compiled module is on a device: a kernel with what it multiplies and moves, or none.
+"""Kernels among the instructions of a compiled module, each with its matmul and the bytes that it reads and writes.
 
-A kernel is an instruction that the device carries out: a fusion, a library's call, a copy. What only renames a value is
-none. What devices send one another, and copies from and to the host, are left out: `planner.speed` prices them by
-their links.
+A kernel is an instruction that the device executes: a fusion, a call of a library, a copy. Instructions that only
+rename a value are no kernels. Transfers between devices, and copies from and to the host, are left out:
+`planner.speed` estimates their time from the rates of links.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ HOST = 5
 HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
-"""`xla.PrimitiveType` of operands to the precision of their product; others are float32, or TF32 where it may be."""
+"""`xla.PrimitiveType` of operands to the precision of their matmul. Other types mean float32 or TF32."""
 _RENAMED = """
     parameter constant tuple get-tuple-element bitcast optimization-barrier after-all add-dependency partition-id
     replica-id domain async-done async-update copy-done
 """
 FREE = frozenset(_RENAMED.split())
-"""Instructions that only rename a value."""
+"""Opcodes of instructions that only rename a value."""
 _SENT = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "send", "recv", "infeed", "outfeed")
 _SLICES = ("dynamic-slice", "slice", "gather")
 UPDATES = ("dynamic-update-slice", "scatter")
-"""What writes a part of a larger array, which stays where it is."""
+"""Opcodes that write a part of an array in place."""
 _NO_KERNEL = ("AllocateBuffer", "Sharding", "MoveToHost", "MoveToDevice", "SliceToDynamic", "PadToStatic")
-"""Custom calls that only mark a value."""
+"""Targets of custom calls that only mark a value, and run no kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A product of matrices, or an attention, which is several of them in one kernel."""
+    """A matmul, or an attention, whose several matmuls are one kernel."""
 
     precision: str
-    """Its units: `float32`, `tf32`, `bfloat16` or `float16`."""
+    """Arithmetic of the matmul: `float32`, `tf32`, `bfloat16` or `float16`."""
     batch: int
     rows: int
     cols: int
     inner: int
     attention: bool = False
-    """True of a flash attention: `rows` are queries, `cols` keys, `inner` the widths of all its products together."""
+    """True for flash attention: `rows` are queries, `cols` keys, and `inner` is the sum over its matmuls' widths."""
 
     @property
     def flops(self) -> float:
@@ -59,15 +59,15 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel with what it does each time that it runs."""
+    """Work of a kernel in one run."""
 
     moved_bytes: int
-    """Operands that it reads and results that it writes, each once."""
+    """Bytes of the operands that the kernel reads and of the results that it writes, each counted once."""
     product: Product | None = None
 
 
 def products(module: Module) -> list[tuple[Product, bool]]:
-    """Returns every dot of a scheduled module, and whether it is inside a fusion, as those given to a library are."""
+    """Returns every matmul of a scheduled module, and True if it is inside a fusion, like YNNPACK's on a CPU."""
     reader = Reader(module)
     return [
         (reader.product(module.instructions[identity]), computation not in module.schedule)
@@ -78,22 +78,22 @@ def products(module: Module) -> list[tuple[Product, bool]]:
 
 
 def configuration(instruction: Any) -> dict[str, Any]:
-    """Returns what the compiler noted for its backend."""
+    """Returns the backend configuration that the compiler attached to an instruction; empty if it is not JSON."""
     try:
         noted = json.loads(instruction.backend_config or b"{}")
-    except ValueError:  # of a library's call, in a form of its own
+    except ValueError:  # calls of some libraries have another format
         return {}
     return noted if isinstance(noted, dict) else {}
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of a module's instructions as kernels."""
+    """Reader of the kernels in a compiled module."""
 
     module: Module
 
     def kernel(self, instruction: Any) -> Kernel | None:
-        """Returns the kernel that an instruction is; None for one that is none, or that reaches the host's memory."""
+        """Returns the kernel of an instruction; None if it runs no kernel or accesses the host's memory."""
         opcode = instruction.opcode
         if opcode in FREE or opcode.startswith(_SENT) or instruction.custom_call_target in _NO_KERNEL:
             return None
@@ -111,7 +111,7 @@ class Reader:
         return Kernel(moved_bytes=self._moved_bytes(instruction), product=product)
 
     def _moved_bytes(self, instruction: Any) -> int:
-        """Returns what an operation by itself reads and writes: of a slice or an update, that part twice."""
+        """Returns the bytes that an unfused operation reads and writes: for a slice or an update, twice the part."""
         if instruction.opcode in _SLICES:
             return 2 * array_bytes(instruction.shape)
         if instruction.opcode in UPDATES:
@@ -120,12 +120,15 @@ class Reader:
         return 2 * read if instruction.opcode == "copy-start" else read + array_bytes(instruction.shape)
 
     def _operands(self, instruction: Any) -> list[Any]:
-        """Returns the arrays in its operands' shapes."""
+        """Returns the arrays in the shapes of an instruction's operands."""
         operands = [self.module.instructions[operand].shape for operand in instruction.operand_ids]
         return [array for shape in operands for _, array in leaves(shape)]
 
     def _library_call(self, instruction: Any, operands: list[Any], results: list[Any]) -> Kernel:
-        """Returns the kernel of cuBLAS, cuDNN or another library; its workspace, the last result, is not moved."""
+        """Returns the kernel of a call of cuBLAS, cuDNN or another library.
+
+        The last result of cuBLAS and cuDNN is a workspace, whose bytes do not count.
+        """
         target = instruction.custom_call_target
         has_workspace = target.startswith(("__cublas", "__cudnn")) and len(results) > 1
         written = results[:-1] if has_workspace else results
@@ -141,18 +144,18 @@ class Reader:
             product = _product(operands[0], operands[1], numbers, is_highest="HIGHEST" in precisions)
         if attention is not None:
             product = _attention(attention, operands[0], products=5 if "Backward" in target else 2)
-            if attention.get("force_deterministic"):  # half of the scores' gradients, written and read
+            if attention.get("force_deterministic"):  # half of the workspace, gradients of scores, is written and read
                 moved += padded_bytes(results[-1])
         return Kernel(moved_bytes=moved, product=product)
 
     def product(self, dot: Any) -> Product:
-        """Returns the product that a dot is."""
+        """Returns the product of a `dot` instruction."""
         left, right = self._operands(dot)
         is_highest = HIGHEST in dot.precision_config.operand_precision
         return _product(left, right, dot.dot_dimension_numbers, is_highest=is_highest)
 
     def _largest_product(self, computation: int) -> Product | None:
-        """Returns the largest product inside a fusion, and the fusions within it; None where there is none."""
+        """Returns the largest product inside a fusion, including nested fusions; None if there is none."""
         products = []
         for identity in self.module.bodies[computation]:
             instruction = self.module.instructions[identity]
@@ -163,7 +166,10 @@ class Reader:
         return max(filter(None, products), key=lambda product: product.flops, default=None)
 
     def _fusion_bytes(self, computation: int) -> int:
-        """Returns what a fusion reads and writes: of an operand that is only sliced the slices, of an update a part."""
+        """Returns the bytes that a fusion reads and writes.
+
+        For an operand that is only sliced, the slices count. For an update in place, the updated part counts.
+        """
         instructions = self.module.instructions
         body = [instructions[identity] for identity in self.module.bodies[computation]]
         root = instructions[self.module.roots[computation]]
@@ -175,17 +181,17 @@ class Reader:
         return moved
 
     def _written_bytes(self, result: Any) -> int:
-        """Returns what is written of a fusion's result."""
+        """Returns the bytes that a fusion writes for one of its results."""
         return self._update_bytes(result) if result.opcode in UPDATES else array_bytes(result.shape)
 
     def _update_bytes(self, update: Any) -> int:
-        """Returns the bytes of the part that is written."""
+        """Returns the bytes of the part that an update writes."""
         place = -1 if update.opcode == "scatter" else 1
         return array_bytes(self.module.instructions[update.operand_ids[place]].shape)
 
 
 def _read_bytes(value: Any, body: list[Any]) -> int:
-    """Returns the bytes that the instructions of a fusion read of a value."""
+    """Returns the bytes of a value that the instructions of a fusion read."""
     read = 0
     for user in body:
         if value.id not in user.operand_ids:
@@ -201,12 +207,12 @@ def _read_bytes(value: Any, body: list[Any]) -> int:
 
 
 def array_bytes(shape: Any) -> int:
-    """Returns the bytes of all arrays in a shape, in their layouts."""
+    """Returns the bytes of all arrays in a shape, with the padding of their layouts."""
     return sum(padded_bytes(array) for _, array in leaves(shape))
 
 
 def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Product:
-    """Returns the product of two arrays, by the axes that are summed over and those of a batch."""
+    """Returns the product of two arrays, from the numbers of its contracting and batch axes."""
     summed, batch = numbers.lhs_contracting_dimensions, numbers.lhs_batch_dimensions
     used = {*numbers.rhs_contracting_dimensions, *numbers.rhs_batch_dimensions}
     return Product(
@@ -219,7 +225,7 @@ def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Produc
 
 
 def _attention(config: Mapping[str, Any], query: Any, *, products: int) -> Product:
-    """Returns the products of a flash attention, half of each where it is causal."""
+    """Returns the product of a flash attention. A causal attention counts half of the keys."""
     *batch, rows, cols = (int(size) for size in config["intermediate_tensor_shape"]["dimensions"])
     heads = math.prod(batch)
     width = math.prod(query.dimensions) // (heads * rows)

@@ -1,9 +1,9 @@
-"""When the values of a scheduled module are alive: from the instruction that computes one to its last use.
+"""Lifetimes of the values in a scheduled module: from the instruction that computes a value to its last use.
 
-Time counts instructions in the order they run, the bodies of loops and branches once, in the place of their caller.
-Tuples, their elements and bitcasts only pass a value on, so a use of theirs is a use of the value. A loop takes its
-state over: its operand is used when it begins; the parameter of its body, the body's result and the loop's own
-are values with lives of their own, in the same bytes.
+Time is the number of instructions in the order of execution. The bodies of loops and branches count once, before their
+caller. Tuples, their elements and bitcasts only pass a value on, so a use of one of them is a use of the value. A loop
+uses its operand when it begins. The parameter and the result of its body, and the result of the loop, are separate
+values with lifetimes of their own in the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SAME = ("bitcast", "optimization-barrier")
 
 
 class Lifetimes:
-    """First and last times of a module's values."""
+    """Lifetimes of a module's values: first and last time of each."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -31,7 +31,7 @@ class Lifetimes:
         return self._time.get(value[0], 0), self._last_use(value)
 
     def _run(self, computation: int) -> None:
-        """Counts the instructions of a computation and of those it calls."""
+        """Numbers the instructions of a computation, and of the computations that it calls, with times."""
         for identity in self._module.schedule[computation]:
             for operand in self._module.instructions[identity].operand_ids:
                 self._users.setdefault(operand, []).append(identity)
@@ -40,7 +40,7 @@ class Lifetimes:
             for called in calls:
                 self._run(called)
             self._time[identity] = len(self._time)
-            for called in calls:  # its result is needed until the caller is done
+            for called in calls:  # the result of the called computation is alive until the caller ends
                 self._needed_at[self._module.roots[called]] = self._time[identity]
 
     def _last_use(self, value: Location) -> int:
@@ -51,7 +51,7 @@ class Lifetimes:
         return self._last[value]
 
     def _use(self, value: Location, user: int) -> int:
-        """Returns when `user` is done with the value, or with the values that it passes it on to."""
+        """Returns the last time at which `user` needs the value, also under the names that `user` passes on."""
         identity, index = value
         instruction = self._module.instructions[user]
         opcode, now = instruction.opcode, self._time[user]
@@ -59,7 +59,7 @@ class Lifetimes:
             return self._begins[user]
         if opcode == "get-tuple-element" and index:
             if instruction.tuple_index != index[0]:
-                return 0  # another element
+                return 0  # the instruction takes another element
             passed = [index[1:]]
         elif opcode == "tuple":
             passed = [(at, *index) for at, operand in enumerate(instruction.operand_ids) if operand == identity]

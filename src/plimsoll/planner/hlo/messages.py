@@ -1,7 +1,7 @@
-"""The protocol buffers in which XLA describes a compiled module and its buffers: the fields that are read here.
+"""Protocol buffers of XLA for compiled modules and their buffers, with only the fields that plimsoll reads.
 
-XLA publishes their schemas (xla/service/hlo.proto, xla/xla_data.proto) in Python with TensorFlow only. Names and
-numbers below are those of the schemas. Fields that are not listed are skipped by the parser.
+In Python, XLA's schemas (xla/service/hlo.proto, xla/xla_data.proto) are published only with TensorFlow. The names and
+numbers below come from these schemas. The parser skips fields that are not listed.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ BufferAllocationProto: maybe_live_out=7 int, assigned=9 Assigned*, is_constant=1
 BufferAssignmentProto: logical_buffers=1 LogicalBufferProto*, buffer_aliases=2 BufferAlias*
 BufferAssignmentProto: buffer_allocations=3 BufferAllocationProto*
 """
-"""Messages and their fields: name, number and type, with a star where repeated. Enums and flags are read as int."""
+"""Messages with their fields: name, number and type, and a star for a repeated field. Enums and flags have type int."""
 
 
 def _classes() -> dict[str, Any]:
-    """Builds a class for each message, in a pool of their own: TensorFlow registers the same names in the default."""
+    """Builds a class for each message, in a separate pool. TensorFlow registers the same names in the default pool."""
     kinds = descriptor_pb2.FieldDescriptorProto
     scalars = {"int": kinds.TYPE_INT64, "str": kinds.TYPE_STRING, "bytes": kinds.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="plimsoll/hlo.proto", package="plimsoll.hlo", syntax="proto3")

@@ -1,9 +1,9 @@
-"""What the libraries of a CPU allocate for a dot or a convolution, beside what the compiler counts.
+"""Bytes that CPU libraries allocate for a matmul or a convolution, which the compiler's count leaves out.
 
-YNNPACK multiplies a few columns at a time, and packs those of the second factor first: every core has such a panel, as
-long as the dot is deep. The gradient of a weight sums over all tokens of a micro-batch: with 32,768 of them each core's
-panel was 8 MiB. A dot that XLA does not give to YNNPACK is Eigen's, which packs blocks of both factors whole. Measured
-by counting allocations (notes, "What the compiler does not count: packed factors"; jax 0.10.2).
+YNNPACK computes a few columns of a matmul at a time. Each core first packs these columns of the second factor into a
+panel, whose length is the number of summed terms. The gradient of a weight sums over all tokens of a micro-batch: with
+32,768 tokens each core's panel was 8 MiB. Matmuls that XLA does not give to YNNPACK go to Eigen, which packs blocks of
+both factors. Measured by counting allocations (notes, "What the compiler does not count: packed factors"; jax 0.10.2).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from plimsoll.planner.hlo.kernels import Product, products
 from plimsoll.planner.hlo.module import Module
 
 PANEL_COLUMNS = 64
-"""Columns in a core's panel; in bfloat16 mostly half of them."""
+"""Largest number of columns in a core's panel. In bfloat16 panels mostly have half as many."""
 EIGEN_DEPTH = 1024
-"""Most rows of a factor that Eigen holds packed at a time: 970 were measured."""
+"""Largest number of summed terms that Eigen packs at a time. Measured: 970."""
 ITEM_BYTES = {"bfloat16": 2, "float16": 2}
-"""Bytes of an element by precision; of others 4."""
+"""Precision to the bytes of an element; 4 for other precisions."""
 
 
 def packed_bytes(module: Module, *, cores: int) -> int:
-    """Returns the most that one dot or convolution of a compiled step takes, in bytes.
+    """Returns the largest number of bytes that a matmul or convolution of a compiled step packs.
 
-    Dots that run side by side share the cores.
+    Matmuls that run in parallel share the cores, so the largest one bounds them together.
     """
     dots = [_packed(product, fused=fused, cores=cores) for product, fused in products(module)]
     convolved = [convolution.beside(cores=cores) for convolution in convolutions(module)]

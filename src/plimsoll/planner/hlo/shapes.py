@@ -1,4 +1,4 @@
-"""Shapes of a compiled module's values: their arrays, their words, their bytes as they are laid out."""
+"""Shapes of values in a compiled module: the arrays of a tuple, text like `float32[256,512]`, and padded bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES = {
     12: ("float64", 64), 15: ("complex64", 64), 16: ("bfloat16", 16), 18: ("complex128", 128),
     19: ("float8_e5m2", 8), 20: ("float8_e4m3fn", 8), 21: ("int4", 4), 22: ("uint4", 4),
 }  # fmt: skip
-"""`xla.PrimitiveType` to name and bits; float8 of other kinds are from 23 on."""
+"""`xla.PrimitiveType` to name and bits. Further kinds of float8 have numbers from 23 on."""
 
 
 def part_at(shape: Any, index: Sequence[int]) -> Any:
@@ -33,7 +33,7 @@ def leaves(shape: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int,
 
 
 def shape_words(shape: Any) -> str:
-    """Returns a shape as `float32[256,512]`; `tuple` for a tuple."""
+    """Returns a shape as text, like `float32[256,512]`; `tuple` for a tuple."""
     if shape.element_type == TUPLE:
         return "tuple"
     name, _ = _TYPES.get(shape.element_type, (f"dtype {shape.element_type}", 8))
@@ -41,7 +41,7 @@ def shape_words(shape: Any) -> str:
 
 
 def padded_bytes(shape: Any) -> int:
-    """Returns the bytes of an array in its layout: a TPU fills up the tiles of its last axes."""
+    """Returns the bytes of an array in its layout. A TPU pads the last axes to whole tiles."""
     sizes, layout = list(shape.dimensions), shape.layout
     if layout.tiles:
         tile = list(layout.tiles[0].dimensions)[::-1]

@@ -1,14 +1,15 @@
-"""Which values of a scheduled module share their bytes, where the compiler does not report its buffer assignment.
+"""Values of a scheduled module that must share their bytes, for compilers that report no buffer assignment.
 
-The compilers for GPUs and TPUs that are not here do not. The module itself says what XLA must put into the same bytes:
-what a tuple, its element or a bitcast passes on; the state of a loop, from its operand to its result; what is
-updated in place. Each such class is a place of its own here, of the size of its shape as it is laid out. Arguments,
-results and constants are no temporaries; nor is what is placed in another memory (`S(1)`, a TPU's own on the chip).
+Compilers for GPUs and TPUs that are not in this machine report none. From the module itself follow the values that XLA
+must put into the same bytes: values that a tuple, its element or a bitcast passes on, the state of a loop from operand
+to result, and arrays that are updated in place. Each class of such values counts as one buffer, with the padding of its
+layout. Arguments, results and constants are no temporaries, and neither are values in another memory (`S(1)`, the
+on-chip memory of a TPU).
 
-The compiler does not say what else takes turns in the same bytes, and `buffers.at_peak` needs only what is alive at the
-same time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc (GetInPlaceInputOutputPairs). An operation
-may besides write over an operand which nothing reads later. That is left out: the compiler for GPUs does so too
-seldom (docs/chips.md has the sums).
+Other values that use the same bytes one after another are not found, and `buffers.at_peak` does not need them: it sums
+the values alive at one time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc
+(GetInPlaceInputOutputPairs). An operation may also overwrite an operand that nothing reads later. This is left out,
+because the compiler for GPUs does it too seldom (docs/chips.md has the sums).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _SAME = """
     collective-permute-start async-start async-update copy-done
 """
 SAME = {*_SAME.split(), *UPDATES}
-"""Operations whose first arrays are those of their operands."""
+"""Operations whose first results have the bytes of their operands."""
 RECEIVED = ("all-gather-done", "collective-permute-done", "async-done")
-"""Operations on what is sent, and what arrives: their arrays are the latter."""
+"""Operations whose results have the bytes of the received arrays, the second part of their operand."""
 CALLS = ("while", "conditional", "call", "async-start")
-"""Operations that run computations whose values have bytes of their own; those of a fusion or a sum have none."""
+"""Operations that call computations whose values have bytes of their own, unlike those inside a fusion."""
 
 
 class Values:
-    """Classes of values that share their bytes. A value is an array, perhaps in a tuple."""
+    """Classes of values that share their bytes. A value is an array, alone or in a tuple."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -43,7 +44,7 @@ class Values:
         self._visit(module.entry)
 
     def temporary(self) -> list[tuple[int, set[Location]]]:
-        """Returns the bytes and the values of each class of temporaries."""
+        """Returns a list of the classes of temporaries, each with its bytes and its values."""
         excluded = {self._first(value) for value in self._excluded}
         classes: dict[Location, set[Location]] = {}
         for value in self._bytes:
@@ -52,7 +53,7 @@ class Values:
         return [(sized[first], values) for first, values in classes.items() if sized[first] and first not in excluded]
 
     def _visit(self, computation: int) -> None:
-        """Adds the values of a computation, and of those that it calls."""
+        """Adds the values of a computation, and of the computations that it calls."""
         module = self._module
         inputs = ("constant", "parameter") if computation == module.entry else ("constant",)
         for identity in module.schedule[computation]:
@@ -67,7 +68,7 @@ class Values:
                 self._visit(called)
 
     def _first(self, value: Location) -> Location:
-        """Returns the value that stands for the class of this one."""
+        """Returns the value that represents the class of a value."""
         first = value
         while self._same_as.get(first, first) != first:
             first = self._same_as[first]
@@ -76,12 +77,12 @@ class Values:
 
 
 def arrays_of(module: Module, *instructions: int) -> list[Location]:
-    """Returns the arrays that instructions return, one after another."""
+    """Returns the arrays in the results of instructions, in order."""
     return [(each, index) for each in instructions for index, _ in leaves(module.instructions[each].shape)]
 
 
 def passed_on(module: Module, instruction: Any) -> Iterator[tuple[Location, Location]]:
-    """Yields values of an instruction, each with the one whose bytes it has."""
+    """Yields pairs of a value of an instruction and the value whose bytes it shares."""
     opcode = instruction.opcode
     results = arrays_of(module, instruction.id)
     operands = arrays_of(module, *instruction.operand_ids)
@@ -105,12 +106,12 @@ def passed_on(module: Module, instruction: Any) -> Iterator[tuple[Location, Loca
 
 
 def _called_by(module: Module, call: Any) -> Iterator[tuple[Location, Location]]:
-    """Yields results of what is called with the call's own, and parameters with its operands."""
+    """Yields pairs of values that share bytes across a call: results with results, and parameters with operands."""
     called = module.scheduled_calls(call.id)
     results = arrays_of(module, call.id)
     if call.opcode == "async-start":
         results = [result for result in results if result[1][0] > 0]
-    for computation in called[:1] if call.opcode == "while" else called:  # of a loop only the body
+    for computation in called[:1] if call.opcode == "while" else called:  # the body of a loop, not its condition
         yield from zip(arrays_of(module, module.roots[computation]), results, strict=False)
 
     for number, computation in enumerate(called):
@@ -123,7 +124,7 @@ def _called_by(module: Module, call: Any) -> Iterator[tuple[Location, Location]]
 
 
 def _updated_in(module: Module, fusion: Any) -> Iterator[tuple[Location, Location]]:
-    """Yields the results that a fusion's computation updates in place, with the operands that it updates."""
+    """Yields pairs of a fusion's result and the operand that the fusion updates in place to make it."""
     root = module.instructions[module.roots[fusion.called_computation_ids[0]]]
     written = root.operand_ids if root.opcode == "tuple" else [root.id]
     for result, identity in zip(arrays_of(module, fusion.id), written, strict=False):

@@ -1,10 +1,10 @@
-"""What one device does in a compiled step: the kernels it runs, what it sends to others, how long it waits for that.
+"""Work of one device in a compiled step: its kernels, the bytes that it sends to others, and the time that it waits.
 
-In the order of the compiled module's schedule. What is sent goes from its `-start` to its `-done`, one after another
-over one link, and the kernels between the two run meanwhile. Where the next kernel needs what is still under way, the
-device waits. The body of a loop counts as often as it runs, and nothing is under way from one round to the next. Of
-branches the longest counts. Bytes are those of a ring, per device: (n-1)/n of what n devices gather or scatter, twice
-that of what they sum (Thakur et al. 2005, https://doi.org/10.1177/1094342005051521).
+Instructions run in the order of the module's schedule. A transfer lasts from its `-start` to its `-done`. Transfers use
+one link, one after another, while the kernels between `-start` and `-done` run. A device waits at a `-done` whose
+transfer is not complete. The body of a loop counts once for each round, and no transfer lasts beyond a round. Of
+branches, the longest counts. A collective is a ring: each of n devices sends (n-1)/n of the bytes that are gathered or
+scattered, and twice that for a sum (Thakur et al. 2005, https://doi.org/10.1177/1094342005051521).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from plimsoll.planner.hlo.kernels import Kernel, Reader, array_bytes, configurat
 from plimsoll.planner.hlo.module import Module
 
 RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-"""Collectives in which a device passes on what each of the others has, once or twice."""
+"""Collective to the number of times that a device passes on the others' data."""
 COLLECTIVES = (*RING, "collective-permute", "collective-broadcast")
 
 
 @dataclass
 class Work:
-    """What a device does in a computation, or in all of a step."""
+    """Work of a device in a computation, or in a whole step."""
 
     kernels: Counter[Kernel] = field(default_factory=Counter)
-    """Kernels, and how often each runs."""
+    """Kernel to the number of times that it runs."""
     kernel_seconds: float = 0.0
     sent_bytes: float = 0.0
     sending_seconds: float = 0.0
-    """Seconds that it sends, by the rate of its links."""
+    """Seconds of sending, from the rate of the device's links."""
     waited_seconds: float = 0.0
-    """Part of them in which no kernel runs."""
+    """Seconds of sending in which no kernel runs."""
 
     @property
     def hidden_share(self) -> float:
-        """Part of the time of sending in which kernels run, 0 to 1; 0 where nothing is sent."""
+        """Share of the sending time in which kernels run, from 0 to 1; 0 if nothing is sent."""
         return 1 - self.waited_seconds / self.sending_seconds if self.sending_seconds else 0.0
 
     def add(self, other: Work, times: int = 1) -> None:
@@ -53,35 +53,35 @@ class Work:
 def work_of(
     module: Module, *, devices: int = 1, seconds_of: Callable[[Kernel], float] | None = None, link_bytes: float = 1.0
 ) -> Work:
-    """Returns what a device does in one call of a scheduled module.
+    """Returns the work of one device in one call of a scheduled module.
 
     Args:
-        module: As compiled for GPUs or TPUs.
-        devices: Number of them.
-        seconds_of: Function from a kernel to the seconds that it takes; None where kernels are not read, as of a TPU.
-        link_bytes: Bytes that a device sends to the others in a second.
+        module: Module compiled for GPUs or TPUs.
+        devices: Number of devices.
+        seconds_of: Function from a kernel to its seconds; None to leave kernels out, as for a TPU.
+        link_bytes: Bytes per second that a device sends to the others.
     """
     return _Walk(Reader(module), devices, seconds_of, link_bytes).of(module.entry)
 
 
 @dataclass
 class Link:
-    """What a computation has under way to other devices, one message after another."""
+    """Transfers of a computation to other devices, one after another, with a clock in seconds."""
 
     now: float = 0.0
     free_at: float = 0.0
-    """When all that has begun will be sent."""
+    """Time at which all transfers so far will be complete."""
     ends: dict[int, float] = field(default_factory=dict)
-    """Instructions that have begun to send, and when that will be done."""
+    """Instruction that started a transfer to the time at which the transfer will be complete."""
     in_fusions: set[int] = field(default_factory=set)
-    """Channels of the collectives in fusions that have run: a TPU's compiler spreads one over several."""
+    """Channels of collectives in earlier fusions. A TPU's compiler spreads one collective over several fusions."""
 
     def begin(self, identity: int, seconds: float) -> None:
         self.free_at = max(self.free_at, self.now) + seconds
         self.ends[identity] = self.free_at
 
     def wait_until(self, end: float) -> float:
-        """Returns the seconds until then."""
+        """Moves the clock on to `end`, and returns the seconds waited."""
         waited = max(0.0, end - self.now)
         self.now += waited
         return waited
@@ -104,10 +104,10 @@ class _Walk:
         return work
 
     def _run(self, instruction: Any, work: Work, link: Link) -> None:
-        """Adds the work of one instruction, and moves the link on by the time that it takes."""
+        """Adds the work of one instruction, and moves the link's clock on by its seconds."""
         opcode = instruction.opcode
 
-        # It sends, and waits for it unless it only begins.
+        # The instruction sends. Unless it is a `-start`, the device waits until everything is sent.
         messages = self._messages(instruction, link)
         if messages:
             sent_bytes = sum(map(self._ring_bytes, messages))
@@ -118,11 +118,11 @@ class _Walk:
             if not opcode.endswith("-start"):
                 work.waited_seconds += link.wait_until(link.free_at)
 
-        # It waits for what was begun.
+        # The instruction waits for a transfer that a `-start` began.
         elif opcode.endswith("-done") and instruction.operand_ids[0] in link.ends:
             work.waited_seconds += link.wait_until(link.ends[instruction.operand_ids[0]])
 
-        # It runs kernels.
+        # The instruction runs a computation, or a kernel.
         elif opcode in ("while", "call", "conditional", "async-start"):
             inner = self._called(instruction)
             work.add(inner)
@@ -134,13 +134,13 @@ class _Walk:
             link.now += seconds
 
     def _called(self, instruction: Any) -> Work:
-        """Returns the work of the computations that an instruction calls; of branches, of the longest."""
+        """Returns the work of the computations that an instruction calls; for branches, that of the longest."""
         works = [self.of(called) for called in self.reader.module.scheduled_calls(instruction.id)]
         if instruction.opcode == "conditional":
             return max(works, key=lambda branch: branch.kernel_seconds + branch.waited_seconds)
         whole = Work()
         times = 1
-        if instruction.opcode == "while":  # its body, and a condition that is nothing beside it
+        if instruction.opcode == "while":  # the body; the condition is negligible
             works = works[:1]
             times = self._rounds(instruction)
         for work in works:
@@ -148,12 +148,12 @@ class _Walk:
         return whole
 
     def _rounds(self, loop: Any) -> int:
-        """Returns how often a loop runs, as far as the compiler knows; else 1."""
+        """Returns the number of rounds of a loop; 1 if it is unknown."""
         known = configuration(loop).get("known_trip_count")
         if known:
             return int(known["n"])
 
-        # Libtpu notes nothing: the counter goes from 0 to the constant in the condition.
+        # libtpu keeps no trip count. The loop's counter runs from 0 to the constant in the condition.
         module = self.reader.module
         _, condition = loop.called_computation_ids
         literals = [module.instructions[each].literal for each in module.bodies[condition]]
@@ -161,7 +161,7 @@ class _Walk:
         return constants[0] if len(constants) == 1 else 1
 
     def _messages(self, instruction: Any, link: Link) -> list[Any]:
-        """Returns the collectives that an instruction is, begins, or has inside, less those that have begun."""
+        """Returns the collectives that an instruction starts, directly or inside, unless an earlier fusion did."""
         module = self.reader.module
         inside = [instruction]
         if instruction.opcode in ("async-start", "fusion"):
@@ -174,7 +174,7 @@ class _Walk:
         return messages
 
     def _ring_bytes(self, collective: Any) -> float:
-        """Returns the bytes that a device sends in a collective."""
+        """Returns the bytes that one device sends in a collective."""
         kind = collective.opcode.removesuffix("-start")
         operands = [self.reader.module.instructions[operand] for operand in collective.operand_ids]
         whole = float(sum(array_bytes(operand.shape) for operand in operands))
@@ -186,7 +186,7 @@ class _Walk:
         return RING[kind] * whole * (devices - 1) / devices
 
     def _together(self, collective: Any) -> int:
-        """Returns how many devices take part in a collective; all of the module where it does not say."""
+        """Returns the number of devices in a collective's group; all devices of the module if it names no group."""
         groups = collective.collective_device_list.replica_groups
         if groups:
             return len(groups[0].replica_ids)
