@@ -1,4 +1,4 @@
-"""Options of a recipe as keywords of `plimsoll.plan` and `plimsoll.train`, and what a misspelt name was to be."""
+"""Keyword arguments of `plimsoll.plan` and `plimsoll.train` for options of a recipe, with hints for misspelt names."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from plimsoll.recipes.saved import name_of
 
 
 class Request(NamedTuple):
-    """What a call names: a recipe, and levers that keep a value."""
+    """Recipe and pinned levers of a call."""
 
     recipe: Recipe
     pins: dict[str, Any]
+    """Names of levers to the values that every plan must have."""
     given_name: str | None
-    """Name that the user gave it, or called it by."""
+    """Name that the user gave the recipe, or by which the user named a preset or file; else None."""
 
     @property
     def name(self) -> str:
-        """Name in messages: the user's, else its kind or file."""
+        """Name of the recipe in messages: the user's name, or else the recipe's kind or file."""
         return self.given_name or name_of(self.recipe)
 
 
@@ -39,18 +40,18 @@ def read_request(
     name: str | None = None,
     pins: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Returns the recipe that a call names, with other values of some of its fields, to which others give way.
+    """Returns the recipe and pins of a call, with the fields that the call sets. Conflicting fields are reset.
 
     Args:
         recipe: A recipe, the name of a preset or a file, or an object of a user's own class.
-        fields: Values by the fields' names; a count may be a text like `5M`.
-        verb: Name of the function that was called, for refusals.
-        options: Names of its own options.
+        fields: Values by the names of fields. A count may be text like `5M`.
+        verb: Name of the called function, for error messages.
+        options: Names of the called function's own options.
         name: Name that the user gives the recipe.
-        pins: Levers that keep a value, besides the recipe's own.
+        pins: Values of pinned levers, besides those that the recipe pins.
 
     Raises:
-        RecipeError: It is no recipe, a name is neither a field of it nor an option, or a value is of another kind.
+        RecipeError: `recipe` is not a recipe, a name is neither a field nor an option, or a value has another type.
     """
     levers = _as_levers(pins)
     if isinstance(recipe, Pinned):
@@ -76,7 +77,7 @@ def read_request(
 
 
 def _as_levers(pins: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns levers by name. Raises RecipeError where they are no mapping."""
+    """Returns pins as a dict. Raises RecipeError if they are not a mapping."""
     try:
         return dict(pins or {})
     except (TypeError, ValueError):
@@ -85,7 +86,7 @@ def _as_levers(pins: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _with_fields(request: Request, fields: Mapping[str, Any], options: Iterable[str], *, verb: str) -> Request:
-    """Returns the request with other values of some fields of its recipe. Raises RecipeError for an unknown name."""
+    """Returns the request with some fields of its recipe changed. Raises RecipeError for an unknown field."""
     recipe = request.recipe
     own = [*recipe.options, *recipe.parts]
     fields = with_own_names(fields, own)
@@ -101,7 +102,7 @@ def _with_fields(request: Request, fields: Mapping[str, Any], options: Iterable[
 
 
 def options_of(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of a function's own keywords."""
+    """Returns the names of a function's keyword-only parameters."""
     return [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
 
 
@@ -113,14 +114,14 @@ def require_options(
     others: Iterable[str] = (),
     listed: str = "docs/api.md",
 ) -> None:
-    """Raises RecipeError for the first option that is not known, with the one that was meant.
+    """Raises RecipeError for the first unknown option, with the most similar known name.
 
     Args:
-        options: Values by the names that were given.
-        known: Names of those there are.
-        verb: What was called, like "plimsoll.plan of a loss".
-        others: Names that may have been meant, too.
-        listed: Page or command that lists all of them.
+        options: Values by the names that the user gave.
+        known: Names of known options.
+        verb: Words for the called function, like "plimsoll.plan of a loss".
+        others: Further names to suggest for a misspelt one.
+        listed: Page or command that lists all options.
     """
     for name, value in options.items():
         if name in known:

@@ -1,8 +1,8 @@
-"""A recipe's memory table, measured: every rung planned, then trained by the real training process.
+"""The ladder of a recipe: a table of memory-saving options whose rows are planned, and then trained and measured.
 
-The data is prepared once and copied. A rung is trained in two sessions: some steps with an
-evaluation and a save among them and at their end; then a process that restores and takes some more. All rungs have
-their first session, then all their second, so that what else the machine does meets them alike.
+The data is prepared once and copied. Each rung is trained by the real training process, in two sessions. The first one
+evaluates and saves during its steps and at their end. The second one restores the checkpoint and takes further steps.
+All rungs train their first session before any trains its second, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from plimsoll.units import TIB, format_bytes
 
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
-"""A budget in which every rung has a plan, so that what does not fit is predicted too."""
+"""Budget that every rung's plan fits, so that rungs beyond the user's budget are also predicted."""
 PREPARED = ".prepared"
 STATE = ("parameters", "optimizer")
-"""Components of the ledger that a checkpoint holds, and those that are not of every run."""
+"""Components of the ledger that make up the state of every run."""
 STATE_TOO = ("ema", "carry")
+"""Components of the ledger that make up the state of some runs, too."""
 
 
 def climb(
@@ -57,24 +58,26 @@ def climb(
     folder: Path | str | None = None,
     say: Say = quiet,
 ) -> Ladder:
-    """Returns the ladder with every rung predicted and measured.
+    """Returns the ladder of a recipe, with predicted and measured bytes for every rung that fits.
 
     Args:
         recipe: The recipe.
-        name: Name by which the user calls it.
-        memory: A rung predicted over it is not run; by default what is available, less a margin.
+        name: Name of the recipe in messages and in the table.
+        memory: Budget. A rung whose prediction exceeds it is not trained. By default the free memory, less a margin.
         chosen: Names of rungs; by default all.
-        numerics: Class of the rungs, and of those that touch the numbers less.
-        steps: Steps on each rung, of the recipe's schedule, a third of them after it was restored.
-        folder: New or empty, keeps the runs; without it they are gone afterwards.
-        say: Called with messages about progress.
+        numerics: Loosest class of numerics of the rungs.
+        steps: Optimizer steps on each rung, a third of them after a restore.
+        folder: New or empty folder that keeps the runs. By default they are deleted at the end.
+        say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: No rung can be made of the recipe, or DataError of its data. A rung that fails is said in its row.
+        RecipeError: The recipe has no rung, or too few steps are requested.
+        DataError: The data cannot be prepared.
+        PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
-    this_cpu = Question(recipe=recipe, name=name, memory=memory, chip="cpu")  # whose resident set is measured
+    this_cpu = Question(recipe=recipe, name=name, memory=memory, chip="cpu")  # only resident sets are measured
     place = place_of(this_cpu)
     with _folder(folder) as runs:
         ready = RunFolder(runs / PREPARED)
@@ -91,7 +94,7 @@ def climb(
         for climber in climbers:
             climber.plan(place, prepared, say)
         rows = [climber.row for climber in climbers]
-        _require_one(rows)  # else it is the recipe's mistake, and no lever's
+        _require_one(rows)  # if all fail, the cause is the recipe and no lever
         _create_runs(runs, climbers, ready.path)
         for stop in stops:
             for climber in climbers:
@@ -120,19 +123,20 @@ def predict(
     numerics: str = CLASSES[-1],
     say: Say = quiet,
 ) -> Ladder:
-    """Returns the ladder with every rung compiled for a chip; nothing is trained or read.
+    """Returns the ladder of a recipe with predicted bytes for a chip. Trains nothing and reads no data.
 
     Args:
         recipe: The recipe.
-        name: Name by which the user calls it.
-        chip: One of `plimsoll chips`.
-        memory: Budget that rungs are held against; by default what a run on the chip can use.
+        name: Name of the recipe in messages and in the table.
+        chip: Name of a chip, as `plimsoll chips` lists it.
+        memory: Budget with which rungs are compared. By default the memory that a run on the chip can use.
         chosen: Names of rungs; by default all.
-        numerics: Class of the rungs, and of those that touch the numbers less.
-        say: Called with messages about progress.
+        numerics: Loosest class of numerics of the rungs.
+        say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: No rung can be made of the recipe, or the chip is not known.
+        RecipeError: The recipe has no rung, or the chip does not exist.
+        PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     place = place_of(Question(recipe=recipe, name=name, chip=chip, memory=memory))
     ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=place.chip.platform)
@@ -162,12 +166,12 @@ def _question(rung: Rung, name: str) -> Question:
 
 
 def _row(rung: Rung) -> LadderRow:
-    """Returns the row of a rung of which nothing is known yet."""
+    """Returns the row of a rung before it is planned."""
     return LadderRow(name=rung.name, numerics=rung.numerics, lever=rung.lever or None, words=rung.words)
 
 
 def _predict(row: LadderRow, planned: Planned) -> None:
-    """Writes what is predicted into the row."""
+    """Writes the predictions of a plan into a row."""
     ledger = planned.ledger
     row.plan = planned.plan
     row.parameters = planned.parameters
@@ -181,14 +185,14 @@ def _predict(row: LadderRow, planned: Planned) -> None:
 
 
 def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
-    """Writes into the row that its rung failed, and says it."""
+    """Writes a rung's failure into its row, and prints it."""
     row.outcome = "failed"
     row.why_not = str(problem)
     say(f"{row.name}: {problem}")
 
 
 def _require_one(rows: Sequence[LadderRow]) -> None:
-    """Raises PlimsollError where no rung has a plan."""
+    """Raises PlimsollError if no rung has a plan."""
     if all(row.outcome == "failed" for row in rows):
         raise PlimsollError(rows[0].why_not)
 
@@ -206,14 +210,15 @@ def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
         yield place
     finally:
         shutil.rmtree(place / PREPARED, ignore_errors=True)
-        with contextlib.suppress(OSError):  # where no rung began, nothing is left
+        with contextlib.suppress(OSError):  # only an empty folder is removed
             place.rmdir()
 
 
 def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None:
-    """Creates the runs with their data and plans.
+    """Creates the runs of the rungs that fit, with their data and plans.
 
-    Raises RunError if the disk is too small for the checkpoints of all of them, which exist at once.
+    Raises:
+        RunError: The disk is too small for the checkpoints of all runs, which exist at the same time.
     """
     runs = [(climber.folder, climber.planned) for climber in climbers if climber.fits]
     needed = sum(planned.disk.bytes for _, planned in runs if planned is not None and planned.disk is not None)
@@ -230,7 +235,7 @@ def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None
 
 
 class _Climber:
-    """A rung on its way. What goes wrong with it ends it, and not the others."""
+    """A rung with its plan, its run and its row. A failure ends this rung and leaves the others alone."""
 
     def __init__(self, rung: Rung, folder: RunFolder, name: str) -> None:
         self.rung = rung
@@ -244,11 +249,11 @@ class _Climber:
 
     @property
     def fits(self) -> bool:
-        """Whether it is trained: it has a plan within its budget, and nothing failed yet."""
+        """Whether the rung is trained: its plan fits the budget, and the rung has not failed."""
         return self.planned is not None and self.planned.ledger.fits and self.row.outcome != "failed"
 
     def plan(self, place: Place, prepared: Prepared, say: Say) -> None:
-        """Plans the rung; what does not fit the place is predicted, too."""
+        """Plans the rung. A plan that exceeds the budget still gives predictions."""
         say(f"{self.row.name}: planning")
         try:
             unlimited = replace(place, budget_bytes=WITHOUT_LIMIT)
@@ -260,7 +265,7 @@ class _Climber:
         _predict(self.row, self.planned)
 
     def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
-        """Trains a session up to a step, if the rung fits."""
+        """Trains one session of the rung up to the step `stop`, if the rung fits."""
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")
@@ -284,20 +289,20 @@ class _Climber:
             _fail(self.row, problem, say)
 
     def measure(self, stops: Sequence[int]) -> None:
-        """Writes what was measured into the row, if the rung was trained."""
+        """Writes the measured bytes, losses and seconds into the row, if the rung was trained."""
         row, recipe = self.row, self.rung.recipe
-        row.temporary_bytes = row.step_seconds = None  # of a ladder that is trained, measured ones alone
+        row.temporary_bytes = row.step_seconds = None  # predictions; a trained ladder shows measured values only
         if not self.fits:
             return
 
-        # Bytes.
+        # Write the bytes.
         ledger = self.folder.ledger()
         row.outcome = "measured"
         row.measured_peak_bytes = ledger.measured_bytes
         row.state_bytes = _state_bytes({name: part.measured for name, part in ledger.components.items()})
         row.temporary_bytes = max(self.temporaries, default=None)
 
-        # Losses, and the time of steps. The first of a session is left out, if there are others.
+        # Write the losses and step times. The first step of a session does not count, unless it is the only one.
         rows = list(read_rows(self.folder.metrics))
         steps = {each["step"]: each for each in rows if "loss" in each}
         self.losses = {step: each["loss"] for step, each in steps.items()}
@@ -314,14 +319,14 @@ class _Climber:
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
-    """Returns the bytes of the state; None where the components are of a phase before there is any."""
+    """Returns the bytes of the state; None if some components are missing, as in a phase before the state exists."""
     parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
     sizes = [size for size in parts if size is not None]
     return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _compare(climbers: Sequence[_Climber]) -> None:
-    """Says in each row how its steps and its losses compare with those of the first rung that was measured."""
+    """Writes into each row its step time and losses, relative to the first measured rung."""
     measured = [climber for climber in climbers if climber.row.outcome == "measured"]
     for climber in measured:
         row, first = climber.row, measured[0]
@@ -334,9 +339,9 @@ def _compare(climbers: Sequence[_Climber]) -> None:
 
 
 def _train(recipe: Recipe, options: TrainOptions) -> None:
-    """Runs a session of the real training process. Raises PlimsollError with its message if it fails.
+    """Trains one session in the real training process. Raises PlimsollError with the message of a failed session.
 
-    A signal kills the session, and is raised again here: nothing of a ladder is left behind.
+    A signal kills the session, and is then raised again in this process.
     """
     with tempfile.TemporaryFile("w+") as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}

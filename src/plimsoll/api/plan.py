@@ -1,7 +1,7 @@
-"""`plimsoll.plan`: the plan of a recipe, or of a user's own functions, as an object that answers further questions.
+"""`plimsoll.plan`: plans a recipe or a user's loss function, and returns an object with methods for further planning.
 
-A plan of a loss gives back a step for a loop of one's own, or trains in a process of its own. Nothing here imports JAX
-where a recipe is planned; where functions are, they are traced in this process, which starts no device.
+The plan of a loss function also trains in a separate process, or returns a step for the user's own training loop.
+Planning a recipe imports no JAX. A loss function is traced in this process, without a device.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from plimsoll.recipes.own.functions import Given, Reduction
 
 OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
-"""Options that a question has."""
+"""Options of `plan` that are fields of a `Question`."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
-"""Those that training by a plan has, too."""
+"""Fields of a `Question` that `FunctionPlan.train` passes on to training."""
 
 
 class Comparison(list[ComparedChip]):
-    """List of chips, each with its plan or the reason why there is none. Prints as a table."""
+    """List of chips, each with its plan or the reason why it has none. Prints as a table."""
 
     def __repr__(self) -> str:
         return compared_table(self)
@@ -55,9 +55,9 @@ class Comparison(list[ComparedChip]):
 class RecipePlan:
     """Plan that `plimsoll.plan` returns for a recipe: how a training step is computed within a memory budget.
 
-    It prints as a table, and is not meant to be constructed by hand. `fits` says whether the predicted peak,
-    `peak_bytes`, is within the budget. `step_seconds` are the predicted seconds per optimizer step. `levers` has the
-    value of each memory-saving option by name, and `ledger` the predicted bytes by part.
+    It prints as a table. `fits` is True if the predicted peak, `peak_bytes`, is within the budget. `step_seconds` is
+    the predicted time of an optimizer step. `levers` has the value of each memory-saving option by name, and `ledger`
+    the predicted bytes by part. Do not construct a plan yourself.
 
     Example:
         >>> plan = plimsoll.plan("code", memory="768MiB")  # doctest: +SKIP
@@ -66,13 +66,13 @@ class RecipePlan:
     """
 
     planned: Planned
-    """Everything that was planned."""
+    """Full result of planning."""
     question: Question = field(compare=False)
-    """What was asked."""
+    """Question that the plan answers."""
     by_name: bool = field(compare=False, default=False)
-    """Whether the recipe was named as a preset, so that `largest` may reset options that conflict with its own."""
+    """Whether the recipe was given by name. Then `largest` may reset options that conflict with its own option."""
     say: Say = field(compare=False, default=quiet)
-    """Function that is called with messages."""
+    """Function that is called with progress messages."""
 
     def __repr__(self) -> str:
         return plan_table(self.planned)
@@ -84,7 +84,7 @@ class RecipePlan:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it fits: "fits", "does not fit", or "uncertain" where no compiler has seen it."""
+        """Whether the plan fits: "fits", "does not fit", or "uncertain" for some plans that were not compiled."""
         return self.planned.verdict
 
     @property
@@ -94,30 +94,30 @@ class RecipePlan:
 
     @property
     def step_seconds(self) -> float | None:
-        """Time of one optimizer step; None where the chip's rate is unknown."""
+        """Predicted seconds of one optimizer step; None where the chip's rate is unknown."""
         return self.planned.step_seconds
 
     @property
     def levers(self) -> dict[str, Any]:
-        """Dict from the name of each lever (memory-saving option) to the value that the plan chose for it.
+        """Dict from the name of each lever (memory-saving option) to its value in the plan.
 
-        Like {"micro_batch": 4, "remat": "block", ...}; levers that are off are in it, too.
+        Levers that are off are included: {"micro_batch": 4, "remat": "block", ...}.
         """
         return self.planned.levers
 
     @property
     def ledger(self) -> Ledger:
-        """Bytes of one device, by part."""
+        """Predicted bytes of one device, by part."""
         return self.planned.ledger
 
     @property
     def plan(self) -> Plan:
-        """The levers, the chip and its devices."""
+        """Values of all levers, with the chip and the number of devices."""
         return self.planned.plan
 
     @property
     def largest_found(self) -> Largest | None:
-        """The value that was looked for, and how it was found; None where none was."""
+        """Result of the search for an option's largest value; None if no such search was requested."""
         return self.planned.largest_found
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class RecipePlan:
             options: Options of `plimsoll.plan` that differ from those of this plan, like `memory="12GiB"`.
 
         Returns:
-            An integer. Its attribute `plan` is the plan with that value, whose `largest_found` says how it was found.
+            An integer. Its attribute `plan` is the plan with that value. `plan.largest_found` has the values tried.
 
         Raises:
             BudgetError: Not even the smallest value fits.
@@ -184,14 +184,14 @@ class RecipePlan:
     def _changed(
         self, options: Mapping[str, Any], *, verb: str, others: tuple[str, ...] | list[str] = (), **fields: Any
     ) -> Question:
-        """Returns this plan's question with other fields, and with a user's options before those."""
+        """Returns this plan's question with other fields. The user's `options` take precedence over `fields`."""
         known = (*OF_QUESTION, "pins")
         require_options(options, [*others, "say", *known], verb=verb)
         chosen = {name: value for name, value in options.items() if name in known}
         return replace(self.question, **fields | chosen)
 
     def _of_found(self, planned: Planned, question: Question) -> Self:
-        """Returns the plan of the value that was found."""
+        """Returns this plan with the result of a search for a largest value, and with that value in its recipe."""
         assert planned.largest_found is not None
         value = {planned.largest_found.option.replace("-", "_"): planned.largest_found.value}
         question = replace(question, recipe=overridden(question.recipe, value))
@@ -244,8 +244,9 @@ class FunctionPlan(RecipePlan):
     def step(self) -> Callable[[Any, Any], tuple[Any, dict[str, Any]]]:
         """Training step for your own loop: `state, metrics = step(state, batch)`.
 
-        It is jitted, accumulates gradients over micro-batches as planned, and donates the state, so do not use the old
-        one again. `metrics` is a dict of scalars, like {"loss": ...}. A batch of another shape raises an error.
+        The step is jitted, and accumulates gradients over micro-batches as planned. It donates the state, so do not use
+        the old state again. `metrics` is a dict of scalars, like {"loss": ...}. A batch of another shape raises an
+        error.
 
         Raises:
             RecipeError: JAX runs on another kind of chip here.
@@ -272,7 +273,7 @@ class FunctionPlan(RecipePlan):
     ) -> runs.Run:
         """Trains within the budget, in a separate process. If the run exists, continues from its last checkpoint.
 
-        It plans again first, since this plan did not know `init` and the data.
+        It first plans again, because `init` and the data were not known to this plan.
 
         Args:
             init: Function of a JAX random key that returns the parameters.
@@ -280,7 +281,7 @@ class FunctionPlan(RecipePlan):
                 and `[index]`; or a function that returns one of these. It is shuffled anew in each epoch.
             steps: Optimizer steps of the whole run. Its length can also be given as `epochs`.
             run: Folder of the run, for checkpoints and logs. By default runs/NAME.
-            validation_data: Examples that are never trained on, in the form of `data`. By default there are none.
+            validation_data: Examples for evaluation only, in the form of `data`. By default there are none.
             options: Options of `plimsoll.train`: `max_steps`, `patience`, `log_every`, `eval_every`, `on_log`, ...
 
         Returns:
@@ -396,7 +397,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    # What is asked, and of what.
+    # Sort the options: of the question, of the kind of plan, and of a loss function.
     options |= {"memory": memory, "chip": chip, "numerics": numerics}
     wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
     asked = {option: options.pop(option) for option in OF_QUESTION if option in options}
@@ -414,7 +415,7 @@ def plan(
         functions = _functions(kind, options, {**of_loss, "optimizer": optimizer, "reduction": reduction})
         kind, options = functions.recipe(), {}
 
-    # Its answer.
+    # Find the plan.
     request = read_request(kind, options, verb="plan", options=OPTIONS, name=name, pins=pins)
     whole, by_name = request.recipe, isinstance(recipe, str)
     if by_name and wanted.get("largest"):
@@ -431,7 +432,7 @@ OPTIONS = [*options_of(plan), *OF_QUESTION, "log_norms", "smallest", "largest"]
 
 
 def _functions(loss: Any, options: Mapping[str, Any], of_loss: Mapping[str, Any]) -> Given:
-    """Returns a user's own functions. Raises RecipeError where they are none, or an option is unknown."""
+    """Returns a user's loss function with its shapes and optimizer. Raises RecipeError for unsuitable arguments."""
     if not callable(loss):
         raise RecipeError(
             f"plimsoll.plan takes a recipe, a name, or a loss function, got a {type(loss).__name__}: plan(loss, params,"
@@ -445,5 +446,5 @@ def _functions(loss: Any, options: Mapping[str, Any], of_loss: Mapping[str, Any]
 
 
 def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
-    """Returns the recipe without what gives way to the option whose largest value is looked for."""
+    """Returns the recipe with options reset that conflict with the option to maximise."""
     return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]

@@ -1,4 +1,4 @@
-"""The plan of a run: kept where it has one, unless something speaks against it; else a new one."""
+"""Plan of a run: the run keeps the plan that it has, unless there is a reason to plan again."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Starting:
     options: TrainOptions
     say: Say
     processes: int = 1
-    """Processes that train it together: each has devices."""
+    """Number of processes that train the run together, each with its own devices."""
 
     @property
     def has_plan(self) -> bool:
-        """Whether it has a plan, and --replan does not ask for another."""
+        """Whether the run has a plan and --replan is not set."""
         return self.folder.has("plan.json") and not self.options.replan
 
 
 def settle_plan(run: Starting, place: Place, data: Prepared) -> int:
-    """Keeps the plan in the run's folder, or writes a new one there. Returns the budget in bytes.
+    """Keeps the plan in the run's folder, or writes a new plan there. Returns the plan's budget in bytes.
 
     Raises:
-        BudgetError: The plan needs more than the budget, or no plan fits it.
-        RunError: Levers are set to other values than those of the plan that the run keeps.
-        StoppedError: The run went over its budget, and no plan leaves room for that.
+        BudgetError: The plan needs more than the budget, or no plan fits the budget.
+        RunError: The user sets levers to other values than the plan that the run keeps.
+        StoppedError: The run exceeded its budget before, and no plan fits with a margin for that.
     """
     if not run.has_plan:
         return write_plan(run, place, data)
@@ -62,7 +62,7 @@ def settle_plan(run: Starting, place: Place, data: Prepared) -> int:
 
 
 def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
-    """Returns why a run cannot keep its plan, in words; empty if it can."""
+    """Returns the reason why a run cannot keep its plan, as text; empty if it can."""
     moved = elsewhere(planned, run.options.mesh, place.chip, processes=run.processes)
     margin = overruns.margin_bytes(overruns.read(run.folder))
     lacks_margin = margin > planned.margin_bytes and not run.options.keep_plan
@@ -76,7 +76,7 @@ def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
 
 
 def other_step(before: StepOptions, now: StepOptions) -> str:
-    """Returns how the options of a step differ from those that it was planned for."""
+    """Returns the difference between the step options of the plan and those of this command, as text."""
     if before.norms != now.norms:
         return f"was planned for --log-norms {before.norms}, and this is --log-norms {now.norms}"
     was, is_now = ("without", "with") if before.donates else ("with", "without")
@@ -84,7 +84,7 @@ def other_step(before: StepOptions, now: StepOptions) -> str:
 
 
 def keep(run: Starting, place: Place, planned: Planned) -> int:
-    """Returns the budget of a run that keeps its plan."""
+    """Checks the options of a run that keeps its plan. Returns the run's budget in bytes."""
     require_its_levers(run, planned)
     _require_room(run, planned)
     memory = run.options.memory
@@ -103,11 +103,11 @@ def keep(run: Starting, place: Place, planned: Planned) -> int:
 
 
 def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) -> int:
-    """Writes another plan for a run, and returns its budget: the one it had, unless --memory names another."""
+    """Writes a new plan for a run. Returns its budget in bytes: that of the old plan, unless --memory is set."""
     options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
     pinned = None
 
-    # On other devices, or with another step, the numbers stay: a checkpoint fits no other storage.
+    # On other devices, or with other step options: keep levers that change the numbers or the stored state.
     moved = elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None
     if options.plan is None and (moved or planned.step_options != options.step_options):
         levers = planned.plan.levers
@@ -115,7 +115,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
         options = replace(options, pins=touching | dict(options.pins))
         pinned = {*run.options.pins, *planned.plan.pinned} & options.pins.keys()
 
-    # A run that has changed takes the same step, compiled with another schedule.
+    # After a change of the recipe: keep all levers, and compile the step with the new schedule.
     elif options.plan is None and run.folder.has(changes.PENDING):
         require_its_levers(run, planned)
         options = replace(options, plan=str(run.folder.path / "plan.json"), pins={})
@@ -125,7 +125,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
 
 
 def require_its_levers(run: Starting, planned: Planned) -> None:
-    """Raises RunError where levers are set to other values than those of the run's plan."""
+    """Raises RunError if the user sets levers to other values than those of the run's plan."""
     options = run.options
     pins = options.pins if options.plan is None else levers_of(options.plan, run.recipe, options.pins)
     levers = planned.plan.levers
@@ -134,19 +134,19 @@ def require_its_levers(run: Starting, planned: Planned) -> None:
             what = LEVERS[name].flag if options.plan is None else f"--plan {options.plan} with {LEVERS[name].flag}"
             raise RunError(
                 f"{run.folder.path} is planned with {LEVERS[name].flag} {levers[name]}, and this command says"
-                f" {what} {value}: add --replan to plan it again and go on so, leave the option out, or name another"
+                f" {what} {value}: add --replan to continue with a new plan, leave the option out, or name another"
                 " --run"
             )
 
 
 def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collection[str] | None = None) -> int:
-    """Finds a plan and writes it into the run's folder. Returns its budget in bytes.
+    """Finds a plan and writes it into the run's folder. Returns the plan's budget in bytes.
 
     Args:
         run: The run.
-        place: Where it runs.
-        data: What was prepared of its data.
-        pinned: Levers that the user has set, where others stay from an earlier plan.
+        place: Place with the chip to train on.
+        data: Facts about the run's prepared data.
+        pinned: Levers that the user has set, if others are kept from an earlier plan; None for all pinned levers.
     """
     from plimsoll.report.tables import plan_table
 
@@ -163,7 +163,7 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
         last = went_over[-1]
         raise StoppedError(
             f"{run.folder.path} went over its budget at step {last.step:,} ({last.words()}), and no plan leaves room"
-            f" for that: {refusal}\n  what was saved up to step {last.step:,} is whole: continue with a larger"
+            f" for that: {refusal}\n  the checkpoint of step {last.step:,} is intact: continue with a larger"
             " --memory, or with --keep-plan to go on over the budget"
         ) from None
 
@@ -179,19 +179,19 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
 
 
 def _require_room(run: Starting, planned: Planned) -> None:
-    """Raises RunError if the checkpoints of a plan do not fit on the disk."""
+    """Raises RunError if the checkpoints of a plan do not fit on the run's disk."""
     if planned.disk is not None:
         disk.require_room(run.folder.checkpoints, planned.disk)
 
 
 def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: bool = False) -> Question:
-    """Returns the question that options of training ask.
+    """Returns the question for the plan of a run.
 
     Args:
-        recipe: What is trained.
+        recipe: Recipe of the run.
         options: Options of training.
         chip: Chip to train on.
-        measure: Whether the best few plans are timed.
+        measure: Whether to time the best few plans.
     """
     pins = options.pins
     pinned_by = None
@@ -215,12 +215,12 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
 
 
 def notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a note where the plan has changed: from here on sums may come in another order.
+    """Returns a note if the plan has changed since the last checkpoint, because sums may then differ in their order.
 
     Args:
-        folder: The run.
-        before: Levers by which its checkpoints were trained; empty if it has none.
-        now: Levers of its plan.
+        folder: Folder of the run.
+        before: Levers with which the checkpoints were trained; empty if there are no checkpoints.
+        now: Levers of the run's plan.
     """
     changed = [name for name in now if name in before and name != "pinned" and before[name] != now[name]]
     if not changed:

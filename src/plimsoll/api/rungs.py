@@ -1,7 +1,7 @@
-"""The rungs of a recipe's ladder: from nothing done about memory to every lever pulled, one lever more on each.
+"""Rungs of a recipe's ladder: from a plan without memory savings to one with all levers, each rung adding a lever.
 
-What a lever does on a ladder stands in its record (`levers/records/`). Exact levers come first, so that the losses
-above the first mixed rung can be compared.
+The record of a lever describes its rungs (`levers/records/`). Exact levers come first, so that the losses of rungs
+before the first mixed one can be compared.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ FIRST = OwnRung("plain", "float32, the whole batch at once, saves beside trainin
 
 @dataclass(frozen=True)
 class Rung:
-    """A value for every lever, and which of them is new."""
+    """A rung of a ladder: a value for every lever, and the lever that is new on this rung."""
 
     name: str
     lever: str
-    """Empty for the first."""
+    """Name of the new lever; empty for the first rung."""
     numerics: Numerics
     words: str
+    """Description of the rung for the table."""
     pins: Mapping[str, Any]
+    """Names of all levers to their values."""
     recipe: Recipe
+    """Recipe with the fields that the rung sets."""
 
 
 def rungs(
     recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1], platform: str = "cpu"
 ) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the rungs of this recipe up to the class `numerics`, and name to reason for those that are left out.
+    """Returns the rungs of a recipe up to the class `numerics`, and a dict from rungs left out to the reasons.
 
-    With `chosen`, the first one and those: the levers between them stay as they were.
+    With `chosen`, only the first rung and the chosen ones. The levers of other rungs then keep their plain values.
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
@@ -73,7 +76,7 @@ def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
 
 
 def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
-    """Returns the ladder of the model's own, else that of all levers. Only the former has to look at the data."""
+    """Returns the steps of the model's own ladder, or else a ladder of all levers."""
     if type(recipe.model).ladder is not Model.ladder:
         own = recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
         if own:
@@ -87,7 +90,11 @@ def names_of(recipe: Recipe) -> list[str]:
 
 
 def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the levers that a rung adds to those so far. Raises LeftOut where it may not, or would change nothing."""
+    """Returns the levers that a rung changes, with their values.
+
+    Raises:
+        LeftOut: The recipe or the class of numerics does not support the rung, or the rung would change nothing.
+    """
     new: dict[str, Any] = {}
     for name, value in step.levers.items():
         lever = LEVERS[name]
@@ -103,7 +110,7 @@ def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> di
 
 
 def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
-    """Returns what levers have to know of the recipe."""
+    """Returns the recipe's planning problem, as far as levers read it."""
     hints = recipe.hints
     return Problem(
         recipe=name_of(recipe),

@@ -1,6 +1,6 @@
-"""A recipe and a budget become a plan, and a plan becomes a run: what to start, for the command and the library.
+"""Preparation of a run for `plimsoll train` and `plimsoll.train`: its folder, data and plan, and the command to start.
 
-Nothing here imports JAX: compiling happens in a child, training in a process of its own (`api/follow.py` starts it).
+Imports no JAX. Other processes compile plans and train (`api/follow.py` starts the training process).
 """
 
 from __future__ import annotations
@@ -41,15 +41,22 @@ from plimsoll.recipes.saved import begun_with, from_dict, is_saved_as, name_of, 
 from plimsoll.training import disk, memory
 
 FEW_STEPS = 30
-"""Optimizer steps below which a line before training says that they are few, unless --steps asked for so many."""
+"""Optimizer steps below which training begins with a warning that they are few, unless --steps is set."""
 
 
 def prepare_run(
     recipe: Recipe, options: TrainOptions, say: Say, *, lock: int | None = None, processes: int = 1
 ) -> Ready:
-    """Prepares folder, data and plan, and returns what to start. The caller closes the lock after it.
+    """Prepares folder, data and plan of a run. Returns the command, environment and lock of its training process.
 
-    `lock` is the run's, where this process holds it already. `processes` train it together: each has devices.
+    The caller must close the lock after the training process has started.
+
+    Args:
+        recipe: Recipe of the run.
+        options: Options of training.
+        say: Function that is called with progress messages.
+        lock: File descriptor of the run's lock, if this process already holds it.
+        processes: Number of processes that train the run together, each with its own devices.
     """
     from plimsoll.report.trackers import require_tracker
 
@@ -61,7 +68,7 @@ def prepare_run(
     _require_data_here(recipe, folder)
     run = Starting(folder=folder, recipe=recipe, options=options, say=say, processes=processes)
     with _locked(folder, lock) as lock:
-        # What is impossible is refused before data is prepared.
+        # Refuse impossible options before data is prepared.
         place = _place_of(run)
         trained_by = folder.trained_by()
         data = prepare_data(folder, recipe, say, on_purpose=options.on_purpose)
@@ -93,9 +100,9 @@ def prepare_run(
 
 @contextlib.contextmanager
 def _locked(folder: RunFolder, lock: int | None) -> Generator[int]:
-    """Makes the folder of a run and yields its lock, which is open afterwards.
+    """Creates the folder of a run and yields the run's lock, which stays open.
 
-    What was refused is no run: its folder is removed, where it was made here.
+    After an error the lock is closed. If the run was refused, a folder that was created here is removed.
     """
     made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
@@ -115,7 +122,7 @@ def _locked(folder: RunFolder, lock: int | None) -> Generator[int]:
 
 
 def _place_of(run: Starting) -> Place:
-    """Returns where a run trains. Raises PlimsollError for what no plan could do."""
+    """Returns the place where a run trains. Raises PlimsollError for options that no plan can satisfy."""
     options = dataclasses.replace(run.options, plan=None) if run.has_plan else run.options
     question = question_of(run.recipe, options, _target(run))
     place = place_of(question, processes=run.processes, trains=True)
@@ -132,7 +139,7 @@ def _place_of(run: Starting) -> Place:
 
 
 def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
-    """Raises RunError if the folder of the run is one that the recipe reads."""
+    """Raises RunError if the recipe reads a folder or file with the path of the run's folder."""
     for option in rows(recipe):
         is_path = isinstance(option.default, str) and IS_PATH in notes_of(option.kind)
         if is_path and Path(option.default).absolute() == folder.path.absolute():
@@ -142,7 +149,7 @@ def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
-    """Raises DataError if files of texts or chats are not here, before a model is fetched or anything is planned."""
+    """Raises DataError if files of texts or chats do not exist, before a model is fetched or anything is planned."""
     for flag, problem in absent_data(recipe).items():
         if not folder.has("recipe.json"):
             raise problem
@@ -150,23 +157,23 @@ def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Removes those of these folders that are empty, of which the inner ones come first."""
+    """Removes empty folders, given from the innermost to the outermost."""
     for folder in folders:
-        with contextlib.suppress(OSError):  # another run is in there by now, or it was never made
+        with contextlib.suppress(OSError):  # the folder does not exist, or has another run by now
             folder.rmdir()
 
 
 def in_heap(planned: Planned) -> bool:
-    """Returns whether a step's temporaries come from the heap.
+    """Returns True if all temporaries of a step are small enough to be allocated on the heap.
 
-    There threads that share one wait for one another, a quarter of a step of 0.3 ms; and so little leaves no holes
-    that matter (notes, "A heap for each thread of a small step").
+    Threads that share one heap then wait for one another, for a quarter of a step of 0.3 ms. With a heap for each
+    thread, so few bytes cause no fragmentation that matters (notes, "A heap for each thread of a small step").
     """
     return 0 < planned.temporary_bytes < memory.SMALLEST_MAPPED
 
 
 def _chip_of_plan(run: Starting) -> str | None:
-    """Returns the chip of the run's plan; None if there is none, or a damaged one that --replan replaces."""
+    """Returns the chip of the run's plan; None if there is no plan, or a damaged plan that --replan replaces."""
     if not run.folder.has("plan.json"):
         return None
     try:
@@ -178,9 +185,9 @@ def _chip_of_plan(run: Starting) -> str | None:
 
 
 def _target(run: Starting) -> Chip:
-    """Returns the chip to train on: by default the accelerator that is here, else the CPU.
+    """Returns the chip to train on: by default this machine's accelerator, or else its CPU.
 
-    A run stays on its chip, unless it is planned again for another. Of several processes each has a CPU by default.
+    A run with a plan stays on the plan's chip, unless --replan is set. Several processes train on CPUs by default.
     """
     options = run.options
     theirs = _chip_of_plan(run)
@@ -197,10 +204,10 @@ def _target(run: Starting) -> Chip:
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
-    """Prepares the data once, before training, and returns what is kept of it in the run.
+    """Prepares the data of a run once, before training. Returns the facts about the data that the run keeps.
 
-    A run has begun once it has a plan; until then a corrected recipe replaces what was refused. Afterwards it changes
-    as `api/changes.py` says; options in `on_purpose` may change what was learned.
+    A run without a plan has not begun: a changed recipe replaces its recipe and data. For a run that has begun,
+    `api/changes.py` decides on changes of the recipe. Options in `on_purpose` may change the results of training.
     """
     changes.finish(folder)
     if folder.has("plan.json"):
@@ -213,7 +220,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
     if folder.has("data.json") and folder.exists() and is_saved_as(folder.read("recipe.json"), recipe):
         folder.require_sealed()
         prepared = Prepared.read(folder)
-        with contextlib.suppress(DataError):  # what was prepared is of other data: nothing was begun with it
+        with contextlib.suppress(DataError):  # other data was prepared, and training has not begun: prepare again
             recipe.open(folder.path).require_same(prepared, training=True)
             return prepared
     prepared = recipe.open(folder.path).prepare(say)
@@ -231,9 +238,9 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
 
 
 def plan_again(request: dict[str, Any]) -> int:
-    """Plans with the margin that the run has learned, and becomes the next process that trains.
+    """Plans a run again with a margin after an overrun, and then becomes its next training process.
 
-    `worker.py` starts it in a process of its own after a run went over its budget.
+    After a run exceeded its budget, `worker.py` calls this in a separate process.
     """
 
     def stop(_number: int, _frame: Any) -> NoReturn:

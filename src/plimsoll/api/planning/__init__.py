@@ -1,1 +1,1 @@
-"""A question and a place become a plan: `find_plan`, and what is made of it."""
+"""Planning: from a user's question and the place of a run to a plan (`find_plan`), a comparison or a largest value."""

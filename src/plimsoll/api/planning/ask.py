@@ -1,4 +1,4 @@
-"""Three kinds of answer: the fastest plan that fits, the smallest plan, or the plan of the largest value."""
+"""Answers to a question: the fastest plan that fits, the smallest plan, or the plan of an option's largest value."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from plimsoll.recipes.flat import absent_data
 
 
 def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest: str | None = None) -> Planned:
-    """Returns the plan that was asked for. Nothing is read of the data.
+    """Returns the requested plan, without reading any data.
 
     Args:
-        question: What the user wants a plan for.
-        say: Called with what is being done.
-        smallest: Find the plan that needs least, instead of the fastest that fits.
-        largest: Name of an option: find the plan of its largest value that fits.
+        question: The user's question.
+        say: Function that is called with progress messages.
+        smallest: Whether to find the plan that needs the fewest bytes, instead of the fastest that fits.
+        largest: Name of an option, to find the plan of its largest value that fits.
 
     Raises:
-        RecipeError: Two things are asked for at once, or something that is impossible.
-        BudgetError: Nothing fits.
+        RecipeError: Two kinds of plan are requested at once, or the question is impossible.
+        BudgetError: No plan fits.
     """
     if largest is not None and (smallest or question.measure):
         raise RecipeError(

@@ -1,7 +1,7 @@
-"""The accelerators of this machine: what JAX sees of them, who holds their memory, and the environment of processes.
+"""Accelerators of this machine: their devices, processes that hold their memory, and environments of new processes.
 
-Only JAX knows which devices it can use. A process of its own imports it and lists them, and only where files of a
-driver are here: a machine without an accelerator pays nothing.
+Only JAX knows the devices that it can use. So a separate process imports JAX and lists them, but only if the files of a
+driver are on this machine. A machine without an accelerator starts no such process.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ TPU_FAMILIES = {
 }
 """JAX's names of TPUs (jax/_src/pallas/mosaic/tpu_info.py, jax 0.10.2) to the families of the catalogue."""
 GOOGLE, TPUS = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
-"""PCI vendor, and the device ids of its TPUs: jax/_src/hardware_utils.py, jax 0.10.2."""
+"""PCI id of Google, and the PCI device ids of its TPUs (jax/_src/hardware_utils.py, jax 0.10.2)."""
 BESIDE_BYTES = GIB
-"""Bytes of a GPU that lie beside XLA's pool: the CUDA context and loaded kernels, as in `planner/chips.toml`."""
+"""Bytes of a GPU outside XLA's pool: the CUDA context and loaded kernels, as in `planner/chips.toml`."""
 LOOK_SECONDS = 180
-"""Time after which JAX's look at its devices counts as failed: on one host of several TPUs it waits for the others."""
+"""Time limit in seconds for listing JAX's devices. On one of several TPU hosts, JAX waits for the other hosts."""
 HIDDEN = ("", "-1")
-"""Values of CUDA_VISIBLE_DEVICES by which a user hides every GPU."""
+"""Values of CUDA_VISIBLE_DEVICES that hide every GPU."""
 JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
-"""Variable by which JAX takes only some of the GPUs that CUDA sees."""
+"""Environment variable that limits JAX to some of the GPUs that CUDA sees."""
 WORDS = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}
 EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
-"""JAX's extra for a platform."""
+"""Platform to the extra with which `pip install jax[...]` supports it."""
 
 
 def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
-    """Returns the platform that JAX is to be asked for; None for the CPU alone, and why."""
+    """Returns the platform of this machine's accelerator, or None and the reason why there is only the CPU."""
     allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
     if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
         return None, f"JAX_PLATFORMS is {','.join(allowed)}"
@@ -68,7 +68,7 @@ def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
 
 
 def _tpu_is_here(root: Path) -> bool:
-    """Returns whether a TPU is among the PCI devices, as JAX itself looks for them."""
+    """Returns True if a TPU is among the PCI devices. JAX uses the same test."""
     for vendor in (root / "sys/bus/pci/devices").glob("*/vendor"):
         try:
             if vendor.read_text().strip() == GOOGLE and (vendor.parent / "device").read_text().strip() in TPUS:
@@ -79,9 +79,9 @@ def _tpu_is_here(root: Path) -> bool:
 
 
 def seen(platform: str) -> Card:
-    """Returns the accelerator that JAX sees first. Raises PlimsollError if it sees none."""
+    """Returns the kind of the first accelerator that JAX lists. Raises PlimsollError if JAX lists none."""
     listed = _listed(platform)
-    first = listed["devices"][0]  # a plan for one device trains on one
+    first = listed["devices"][0]  # training on one device uses the first
     if listed["backend"] != BACKEND[platform] or not first["memory_bytes"]:
         raise PlimsollError(f"JAX finds a {first['kind']} alone")
     devices = sum(each["kind"] == first["kind"] for each in listed["devices"])
@@ -91,32 +91,32 @@ def seen(platform: str) -> Card:
 
 @cache
 def _listed(platform: str) -> dict[str, Any]:
-    """Returns the devices that JAX lists, in a process that holds no memory of them and shows no messages of JAX."""
+    """Returns the devices that JAX lists, from a process that allocates no device memory and prints no JAX messages."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return ask("accelerators", {}, under=environment.for_several(platform) | quiet, seconds=LOOK_SECONDS)
 
 
 def free_bytes(card: Card, target: Chip) -> int:
-    """Returns the bytes of each device that a run may have now: those that are free, less those beside XLA's pool."""
+    """Returns the bytes of each device that a run may take now: free bytes, less those outside XLA's pool."""
     free = [gpu.free_bytes - BESIDE_BYTES for gpu in _gpus_of(card, target)]
     return max(0, min(free, default=card.memory_bytes - BESIDE_BYTES))
 
 
 def _gpus_of(card: Card, target: Chip) -> list[nvidia.Gpu]:
-    """Returns the driver's view of the devices that are used; none where it does not answer."""
+    """Returns the driver's figures of the GPUs that are used; an empty list if the driver does not answer."""
     return [gpu for gpu in nvidia.gpus() if gpu.kind == card.kind][: target.devices]
 
 
 def held(card: Card, target: Chip) -> str:
-    """Returns who holds memory of the devices that are used, in words; empty where nobody is known."""
+    """Returns the names of processes that hold memory of the used GPUs, as text; empty if none is known."""
     return ", ".join(holder for gpu in _gpus_of(card, target) for holder in gpu.holders)
 
 
 def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
-    """Returns the environment of the process that compiles plans on the card, and holds the budget at most.
+    """Returns the environment of the process that compiles plans on the card. It limits the allocator to the budget.
 
-    To time plans it takes the budget at once, as training does: an allocator that grows has less room for the large
-    buffers of a step, and would refuse plans that fit. To compile it takes nothing.
+    To time plans, the process allocates the whole budget at its start, like training. An allocator that grows has less
+    room for large buffers, and would refuse plans that fit. A process that only compiles allocates nothing in advance.
     """
     share = min(1.0, budget_bytes / card.memory_bytes)
     environ = environment.on_card(share, pinned_bytes=pinned_at_most()) | _visible(target, card)
@@ -124,20 +124,20 @@ def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure:
 
 
 def pinned_at_most(planned_host: HostLedger | None = None) -> int:
-    """Returns the bytes of the host's memory that XLA may pin for a card, which it does not give back.
+    """Returns the limit, in bytes, for host memory that XLA pins for a card and does not free.
 
-    It pins more than a step asks for, in powers of two. So it may have what the host's budget, or this machine, leaves
-    beside the rest of the process, and no less than the plan needs.
+    XLA pins more than a step requests, in powers of two. So the limit is the host's budget, or the machine's memory,
+    less the rest of the process. It is at least the plan's pinned bytes.
 
     Args:
-        planned_host: The host's ledger of the plan; None where nothing is planned yet.
+        planned_host: Ledger of the host in the plan; None before there is a plan.
     """
     available = host.available_bytes()
     of_machine = available - host.margin_bytes(available)
     if planned_host is None:
         return of_machine
 
-    # Beside the rest of the process, as it was planned.
+    # Subtract the planned bytes of the rest of the process.
     budget = planned_host.budget_bytes
     room = of_machine if budget is None else budget
     pinned = planned_host.pinned_bytes
@@ -146,7 +146,7 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:
-    """Returns the variable by which JAX leaves alone the GPUs that a plan does not use; none if it uses all."""
+    """Returns the environment variable that limits JAX to the GPUs of a plan; empty if the plan uses all GPUs."""
     if card.devices <= target.devices:
         return {}
     theirs = [name for name in os.environ.get(JAX_VISIBLE, "all").split(",") if name != "all"]
@@ -166,20 +166,20 @@ def training_environment(
 ) -> dict[str, str]:
     """Returns the environment of the training process.
 
-    On a GPU it limits JAX's allocator to the budget. A TPU's allocator has no limit.
+    On a GPU the environment limits JAX's allocator to the budget. A TPU's allocator has no limit.
 
     Args:
         target: Chip that the run is planned for.
         card: Accelerator to train on; None for the CPU, and for one of several processes.
         budget_bytes: Budget of the plan.
-        say: Called with a warning if the accelerator is not the one that was planned for.
-        devices: Number of devices that the CPU is treated as.
+        say: Function that is called with a warning if the accelerator differs from the chip of the plan.
+        devices: Number of devices that JAX makes of the CPU.
         one_heap: Whether the threads of a process that trains on the CPU share one heap.
-        planned_host: The host's ledger of the plan.
+        planned_host: Ledger of the host in the plan.
     """
-    if card is None:  # the CPU, or processes that have their environment already
+    if card is None:  # the CPU, or one of several processes, which already has its environment
         return environment.for_processes("cpu", devices=devices, one_heap=one_heap)
-    if target.platform == "tpu":  # nothing notices if it goes over the budget
+    if target.platform == "tpu":  # JAX's allocator on a TPU takes no limit
         return environment.for_several("tpu")
     planned_for = str(target.compiler.get("description", ""))
     if planned_for and card.kind != planned_for:

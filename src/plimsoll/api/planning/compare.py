@@ -1,7 +1,7 @@
-"""One question put for several chips: `plimsoll plan --compare`.
+"""Plans of one recipe for several chips: `plimsoll plan --compare`.
 
-The recipe stays what it is, with its effective batch: what differs is how fast a step is, and what is left of the
-memory. Prices are the user's own: nobody else's are known here.
+All plans have the recipe's effective batch. They differ in the speed of a step and in the memory left. Prices come from
+the user alone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from plimsoll.report.compared import ComparedChip
 def compare(
     question: Question, names: Sequence[str], prices: Mapping[str, float], say: Say = quiet
 ) -> list[ComparedChip]:
-    """Returns the plan for each chip, or why there is none. A name of no chip is refused before anything is planned.
+    """Returns a row for each chip, with its plan or the reason why there is none.
 
     Args:
-        question: What the user wants a plan for, on another chip.
+        question: The user's question. Its chip is replaced.
         names: Names of chips.
         prices: Prices per hour, by the name of the chip.
-        say: Called with what is being done.
+        say: Function that is called with progress messages.
+
+    Raises:
+        RecipeError: A name is not that of a chip. Nothing was planned then.
     """
     platforms = {name: chips.chip(name).platform for name in names}
     rows: list[ComparedChip] = []
@@ -41,7 +44,7 @@ def compare(
 
 
 def row_of(question: Question, say: Say) -> ComparedChip:
-    """Returns the plan for the question's chip, or why there is none."""
+    """Returns the row of the question's chip, with its plan or the reason why there is none."""
     assert question.chip is not None
     row = ComparedChip(chip=question.chip, rate_unit=question.recipe.spec.rate_unit)
     try:
@@ -52,7 +55,7 @@ def row_of(question: Question, say: Say) -> ComparedChip:
 
 
 def chips_named(text: str) -> list[str]:
-    """Returns the chips in text like `h200,a100-40`: at least one, none twice."""
+    """Returns the names of chips in text like `h200,a100-40`. Raises RecipeError for no name, or a name twice."""
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or twice:
@@ -62,7 +65,7 @@ def chips_named(text: str) -> list[str]:
 
 
 def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
-    """Returns prices per hour from text like `h200=3.5,rtx4090=0.4`, of chips that are compared."""
+    """Returns prices per hour by chip, from text like `h200=3.5,rtx4090=0.4`. Raises RecipeError for other chips."""
     prices: dict[str, float] = {}
     for part in text.split(",") if text else ():
         chip, equals, value = (word.strip() for word in part.partition("="))

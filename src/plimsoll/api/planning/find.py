@@ -1,6 +1,6 @@
-"""The fastest plan that fits, and the smallest: a question, a place and the data, put to the compile child.
+"""Search for the fastest plan that fits, or for the smallest plan, from a question, a place and prepared data.
 
-Nothing here imports JAX: compiling happens in a child.
+Imports no JAX, because plans are compiled in other processes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from plimsoll.types import Precision
 from plimsoll.units import parse_seconds
 
 WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
-"""Seconds that planning may take, by platform."""
+"""Default time limit of planning in seconds, by platform."""
 PATIENCE = 10
-"""Times what planning may take that a single answer may: then it counts as failed, and the next candidate is asked."""
+"""Ratio of the time limit of a single answer to the time limit of planning. A later answer counts as failed."""
 MOST_SECONDS = 24 * 3600.0
-"""Seconds that planning may be given at most: clocks and timers take no number of any size."""
+"""Largest time limit of planning in seconds, because timers accept no arbitrary numbers."""
 UNMEASURED = Rates(
     flops=dict.fromkeys(get_args(Precision), 1.0),
     copy_bytes=1.0,
@@ -53,22 +53,22 @@ UNMEASURED = Rates(
     source="none",
     host_link_bytes=1.0,
 )
-"""Rates of a chip before they are measured, by which no lever is refused."""
+"""Rates of a chip whose rates are not measured yet. With these rates no lever is refused."""
 UNKNOWN_STEPS = 10_000
-"""Length of the schedule where nobody has said or counted it: changes no byte."""
+"""Steps of the learning rate schedule if the length of training is unknown. The number changes no bytes."""
 
 
 def find_plan(question: Question, place: Place, data: Prepared | None = None, say: Say = quiet) -> Planned:
-    """Returns the fastest plan that fits. Allocates nothing, unless `question.measure`.
+    """Returns the fastest plan that fits. Allocates no arrays, unless `question.measure`.
 
     Args:
-        question: What the user wants a plan for.
-        place: Where it runs.
-        data: What is known of the data; without it nothing of the data is read.
-        say: Called with what is being done.
+        question: The user's question.
+        place: Place of the plan: chip, devices and budget.
+        data: Facts about prepared data; None to plan without reading the data.
+        say: Function that is called with progress messages.
 
     Raises:
-        BudgetError: Nothing fits; with the smallest peak that was found, and what would fit.
+        BudgetError: No plan fits. The message has the smallest plan and changes that would help.
         RecipeError: A pinned lever is impossible.
     """
     return _find(question, place, data, say, smallest=False)
@@ -96,7 +96,7 @@ def _find(question: Question, place: Place, data: Prepared | None, say: Say, *, 
 
 
 def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) -> bool:
-    """Returns whether a compiler might still find a plan that fits: where bytes are estimated, or nothing compiles."""
+    """Returns True if a plan may fit all the same: no plan compiled, or the estimated bytes may be too high."""
     if refusal.floor_bytes is None:
         return True
     _, (least, _) = estimates_compared(problem.devices)
@@ -104,7 +104,7 @@ def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) 
 
 
 def explained(planned: Planned, question: Question, place: Place, compiler: SpokenPool) -> Planned:
-    """Returns the plan with what follows from it: its range where it is estimated, its checkpoints, its attention."""
+    """Returns the plan with derived facts: an estimate's range, the checkpoints' bytes, the reason against cuDNN."""
     static = compiler.static()
     head_width = question.recipe.hints.head_width
     why_not_cudnn = ""
@@ -122,7 +122,7 @@ def explained(planned: Planned, question: Question, place: Place, compiler: Spok
 
 
 def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = WITHIN) -> float:
-    """Returns the seconds that planning may take. Raises RecipeError for a time that no planning can have."""
+    """Returns the time limit of planning in seconds. Raises RecipeError unless it is above 0 and at most a day."""
     within = question.within
     seconds = usual[place.chip.platform] if within is None else parse_seconds(within)
     if not 0 < seconds <= MOST_SECONDS:
@@ -132,15 +132,14 @@ def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = W
     return seconds
 
 
-# What the search has to know.
+# The search's problem.
 
 
 def problem_of(question: Question, place: Place, data: Prepared | None) -> Problem:
-    """Returns the problem for the search: facts of the user, the recipe, the chip and the data.
+    """Returns the problem for the search, from the question, the recipe, the chip and the data.
 
     Raises:
-        RecipeError: A pinned lever is impossible, or no plan could have it. A precision of a chip whose rates are still
-            to be measured is not refused here.
+        RecipeError: A pinned lever is impossible. For a chip without known rates, any precision is allowed here.
     """
     recipe, chip = question.recipe, place.chip
     pins = dict(question.pins)
@@ -187,7 +186,7 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
 
 
 def depth_of(question: Question, place: Place) -> Depth:
-    """Returns how well it is to be known what a run takes besides its step."""
+    """Returns the accuracy with which to determine the bytes of a run outside its step."""
     if place.chip.platform != "cpu":
         return "compile"
     if place.chip.hosts > 1:
@@ -196,7 +195,7 @@ def depth_of(question: Question, place: Place) -> Depth:
 
 
 def _require_possible_pins(problem: Problem, rates: Rates) -> None:
-    """Raises RecipeError where a pinned lever leaves no plan to try."""
+    """Raises RecipeError if a pinned lever leaves no plan to try."""
     micro_batches(problem)
     for lever in LEVERS.values():
         if lever.name in problem.pins:
@@ -204,7 +203,7 @@ def _require_possible_pins(problem: Problem, rates: Rates) -> None:
 
 
 def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> tuple[dict[int, dict[str, int]], str]:
-    """Returns the host's bytes of the data by component, for each depth of prefetching, and what would need less."""
+    """Returns the bytes of the data on the host, by prefetch depth and component, and advice that reduces them."""
     recipe = question.recipe
     by_depth: dict[int, dict[str, int]] = {}
     advice = ""
@@ -217,14 +216,14 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
     return by_depth, advice
 
 
-# Who answers.
+# The compile processes.
 
 
 @contextmanager
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
-    """Gives compile processes whose answers are kept.
+    """Yields compile processes with cached answers, and stops them at the end.
 
-    An answer may take PATIENCE times what planning may, and LONGEST_ANSWER in any case.
+    The time limit of an answer is PATIENCE times that of planning, but at least LONGEST_ANSWER.
     """
     cache, limit = cache_folder(), limit_bytes()
     recipe = to_dict(question.recipe)
@@ -248,34 +247,34 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
 
 
 def compile_process(place: Place, subject: Subject, say: Say, *, measure: bool = False) -> CompileProcess:
-    """Returns the process that compiles for this chip.
+    """Returns command and environment of the process that compiles for a place.
 
     Args:
-        place: The chip.
-        subject: Recipe and step that are compiled; the chip and its compiler are added.
-        say: Called where the chip's compiler is not installed.
-        measure: Whether plans are timed, too.
+        place: Place with the chip.
+        subject: Recipe and step to compile. The chip and its compiler are added.
+        say: Function that is called with a message if the chip's compiler is not installed.
+        measure: Whether plans are also timed.
     """
     chip, card = place.chip, place.card
 
-    # This CPU, as the devices of all processes: one process compiles for them.
+    # The CPU of this machine. One process compiles for the CPU devices of all training processes.
     if chip.platform == "cpu":
         variables = environment.for_processes("cpu", devices=chip.devices, one_heap=False)
         return CompileProcess(subject, variables)
 
-    # The card that is here compiles for itself.
+    # A GPU of this machine, which compiles and times plans itself.
     if card is not None and chip.platform == "cuda":
         packages = tuple(toolchains.packages(sys.executable))
         subject = dataclasses.replace(subject, chip=chip, card=card, compiler=packages)
         return CompileProcess(subject, cards.compile_environment(chip, card, place.budget_bytes, measure=measure))
 
-    # A chip that is not here: its compiler, or none.
+    # A chip that is not in this machine, with its compiler if that is installed.
     variables = environment.for_processes(chip.platform, one_heap=False)
     python = toolchains.python_for(chip.platform)
     if python is None:
         say(
             f"the compiler for {chip.name} is {toolchains.missing(chip.platform)}. Its bytes are estimated until"
-            f" `plimsoll chips --install {chip.platform}` has made it"
+            f" `plimsoll chips --install {chip.platform}` has installed the compiler"
         )
         return CompileProcess(dataclasses.replace(subject, chip=chip), variables)
     packages = tuple(toolchains.packages(python))

@@ -1,9 +1,9 @@
 """The largest value of an option that fits a budget: `plimsoll plan --largest` and `plimsoll.plan(..., largest=...)`.
 
-A value fits where its smallest plan does. Bytes grow almost linearly with the value: so the next one to try is read off
-a line through two that are known, and each third time what is left is halved. Most values are planned with the levers
-of a smallest plan of a value near to them, which is one compile each. The end is planned with all levers free: the next
-value does not fit whatever the levers are.
+A value fits if its smallest plan fits. Bytes grow almost linearly with the value. So the next value to try lies on a
+line through two values whose bytes are known, and every third time halfway between the bounds. Most values are planned
+with the levers of a nearby value's smallest plan, at one compile each. The value after the largest is planned with all
+levers free, so that it does not fit with any levers.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from plimsoll.report.tables import units_per_second
 from plimsoll.units import MIB, format_budget, format_bytes, format_count
 
 WITHIN = {"cpu": 240.0, "cuda": 420.0, "tpu": 900.0}
-"""Seconds that finding a value may take, by platform: about six plans."""
+"""Default time limit of the search for a value in seconds, by platform: enough for about six plans."""
 LEAST_SECONDS = 5.0
-"""Seconds that a plan is given at least."""
+"""Shortest time limit of one plan, in seconds."""
 FURTHEST = 16
-"""Times a value that the next one may be, where nothing is known beyond it."""
+"""Largest ratio of the next value to the largest value planned so far."""
 NEAR = 3
-"""Times a value that another one may be whose levers are taken over."""
+"""Largest ratio of two values that may be planned with the same levers."""
 
 
 def find_largest(
     question: Question, place: Place, option: str, say: Say = quiet, *, clock: Callable[[], float] = time.monotonic
 ) -> Planned:
-    """Returns the plan of the largest value that fits, with `largest_found` saying how it was found.
+    """Returns the plan of the largest value that fits. Its `largest_found` describes the search.
 
     Args:
-        question: What the user wants a plan for; the recipe's own value is where the search begins.
-        place: Where the plan runs.
+        question: The user's question. The search begins at the recipe's own value.
+        place: Place of the plan: chip, devices and budget.
         option: Name of the option, with hyphens or underscores.
-        say: Called with what is being done.
+        say: Function that is called with progress messages.
         clock: Clock in seconds.
 
     Raises:
-        BudgetError: Not even the least value fits.
-        RecipeError: The recipe has no such option, or cannot have another value of it.
+        BudgetError: Not even the smallest value fits.
+        RecipeError: The recipe has no such option, or refuses every other value of it.
     """
     values = values_of(question.recipe, option, devices=place.chip.devices)
     micro_batch = question.pins.get("micro_batch")
@@ -79,7 +79,7 @@ def find_largest(
 
 @dataclass
 class _Search:
-    """The values that were planned so far, by their numbers."""
+    """State of the search for a value. The values of the option are numbered in rising order."""
 
     question: Question
     place: Place
@@ -89,13 +89,13 @@ class _Search:
     deadline: float
     trials: dict[int, TriedValue] = field(default_factory=dict)
     plans: dict[int, Planned] = field(default_factory=dict)
-    """Smallest plan of each value that has one."""
+    """Number of a value to its smallest plan, if it has a plan."""
     history: list[TriedValue] = field(default_factory=list)
-    """In the order in which they were tried."""
+    """All values in the order in which they were tried."""
     levers: dict[str, Any] = field(default_factory=dict)
-    """Levers of the last plan that was found with all of them free."""
+    """Levers of the last plan that was searched with all levers free."""
     levers_of: int = 0
-    """Value that it was of."""
+    """Value of the last plan that was searched with all levers free; 0 before the first."""
 
     @property
     def is_late(self) -> bool:
@@ -106,20 +106,23 @@ class _Search:
         return max(LEAST_SECONDS, self.deadline - self.clock())
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the largest number that fits, -1 if none, and the smallest that does not, beyond the last if none."""
+        """Returns the bounds of the search: the largest number that fits, and the smallest tried number above it.
+
+        If none fits the first is -1. If none above it was tried, the second is the number of values.
+        """
         below = max((number for number, trial in self.trials.items() if trial.fits), default=-1)
         above = min((number for number in self.trials if number > below), default=len(self.values.rising))
         return below, above
 
     def guess(self, below: int, above: int) -> int:
-        """Returns the number to plan next, between the largest that fits and the smallest that does not."""
-        # Half of what is left: each third time, and where what is beyond has no bytes.
+        """Returns the number of the value to plan next, between the bounds."""
+        # Halfway between the bounds: every third time, and if the bytes of the upper bound are unknown.
         beyond = self.trials.get(above)
         is_third = len(self.history) % 3 == 0
         if beyond is not None and (is_third or beyond.needed_bytes is None):
             return (below + above) // 2
 
-        # What needs the budget, by a line through the two values whose bytes are nearest to it.
+        # The value that would need the whole budget, by a line through the two values nearest to the budget.
         budget = self.place.budget_bytes
         sizes = {trial.value: trial.needed_bytes for trial in self.trials.values() if trial.needed_bytes is not None}
         first, *others = sorted(sizes, key=lambda value: abs(sizes[value] - budget))
@@ -133,20 +136,20 @@ class _Search:
         return max(below + 1, min(number, above - 1))
 
     def plan(self, number: int, *, free: bool = False) -> None:
-        """Plans a value, with the levers of one that is near unless they are `free`."""
+        """Plans a value with the levers of a nearby value's plan, if there is one and levers need not be `free`."""
         value = self.values.rising[number]
         is_near = self.levers_of and abs(math.log(value / self.levers_of)) <= math.log(NEAR)
         levers = self.levers if is_near and not free else {}
         with_levers = ", with the levers of the smallest plan" if levers else ""
         self.say(f"planning for {self.named(number)}{with_levers}")
         trial = self.trial(number, levers)
-        if trial.free and trial.fits:  # other levers: what did not fit with those before may fit now
+        if trial.free and trial.fits:  # with the new levers, values that did not fit with earlier levers may fit
             self.trials = {at: other for at, other in self.trials.items() if other.fits or other.free}
         self.trials[number] = trial
         self.history.append(trial)
 
     def trial(self, number: int, levers: dict[str, Any]) -> TriedValue:
-        """Returns what planning a value with these levers says; its levers are free if there are none."""
+        """Returns the result of planning a value with given levers. Without levers, the search chooses all of them."""
         value = self.values.rising[number]
         try:
             question = self.question_of(number)
@@ -156,7 +159,7 @@ class _Search:
             if not self.history:
                 raise
             return TriedValue(value=value, free=not levers, refused=str(refusal))
-        except BudgetError as refusal:  # nothing compiles
+        except BudgetError as refusal:  # no plan compiles
             return TriedValue(value=value, free=not levers, refused=str(refusal))
         self.plans[number] = planned
         if not levers:
@@ -172,16 +175,16 @@ class _Search:
         )
 
     def question_of(self, number: int) -> Question:
-        """Returns the question with that value. Raises RecipeError where the recipe cannot have it."""
+        """Returns the question with a value of the option. Raises RecipeError if the recipe refuses the value."""
         recipe = self.question.recipe.replace(**{self.values.option: self.values.rising[number]})
-        _ = recipe.hints  # sizes that contradict one another
+        _ = recipe.hints  # raises RecipeError for sizes that contradict one another
         pins = dict(self.question.pins)
-        if self.values.option == "batch_size":  # all of it at once
+        if self.values.option == "batch_size":  # the whole batch is one micro-batch
             pins["micro_batch"] = recipe.effective_batch
         return replace(self.question, recipe=recipe, pins=pins)
 
     def fastest(self, number: int) -> Planned:
-        """Returns the fastest plan of a value; the smallest one where the time was not enough."""
+        """Returns the fastest plan of a value, or the smallest plan if there is no time left."""
         if self.is_late:
             return self.plans[number]
         try:
@@ -190,23 +193,23 @@ class _Search:
             return self.plans[number]
 
     def named(self, number: int) -> str:
-        """Returns like `--seq-len 1,024`."""
+        """Returns the option with a value as text, like `--seq-len 1,024`."""
         value = self.values.rising[number]
         shown = format_count(value) if self.values.rising is TWO_DIGITS else f"{value:,}"
         return f"--{self.values.flag} {shown}"
 
 
 def _answer(search: _Search, number: int) -> Planned:
-    """Returns the plan of the largest value, with the bound that it meets."""
+    """Returns the plan of the largest value, with the limit that keeps the value from being larger."""
     values, beyond = search.values, search.trials.get(number + 1)
     bounded_by, reason = _bound(search, number)
 
-    # Every value but the recipe's own is refused: the option contradicts another one.
+    # If the recipe refuses every other value, the option contradicts another option.
     refusals = [trial.refused for trial in search.history if trial.refused]
     if bounded_by == "recipe" and len(search.history) - len(refusals) == 1:
         raise RecipeError(refusals[-1])
 
-    # There is room where the option ends: the fastest plan.
+    # At the option's maximum there is memory to spare, so return the fastest plan instead of the smallest.
     planned = search.fastest(number) if bounded_by == "option" else search.plans[number]
     largest = Largest(
         option=values.flag,
@@ -222,7 +225,7 @@ def _answer(search: _Search, number: int) -> Planned:
 
 
 def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "recipe", "time"], str]:
-    """Returns the bound of the value, in a word and in a clause."""
+    """Returns the limit of the largest value, as a word and as a clause."""
     values, beyond = search.values, search.trials.get(number + 1)
     needed = f"{_in_mib(search.trials[number].needed_bytes)} of {_in_mib(search.place.budget_bytes)}"
     if number + 1 == len(values.rising):
@@ -238,7 +241,7 @@ def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "re
 
 
 def _refuse(search: _Search) -> NoReturn:
-    """Raises the refusal of the least value, which does not fit."""
+    """Raises BudgetError for the smallest value, which does not fit."""
     least = search.trials[0]
     why = least.refused
     if least.needed_bytes is not None:
@@ -246,12 +249,12 @@ def _refuse(search: _Search) -> NoReturn:
         why = f"its smallest plan {verb} {format_budget(least.needed_bytes)}"
     raise BudgetError(
         f"no --{search.values.flag} fits in {format_bytes(search.place.budget_bytes)}: the least that is tried is"
-        f" {least.value:,}, and {why}. Give a larger --memory, or plan for it alone to see what would help",
+        f" {least.value:,}, and {why}. Give a larger --memory, or plan without --largest to see what would help",
         budget_bytes=search.place.budget_bytes,
         floor_bytes=least.needed_bytes,
     )
 
 
 def _in_mib(size: int | None) -> str:
-    """Returns bytes so exactly that two values one step apart differ."""
+    """Returns bytes as text in MiB, exact enough to differ between neighbouring values."""
     return "an unknown number of MiB" if size is None else f"{size / MIB:,.1f} MiB"

@@ -1,4 +1,4 @@
-"""The values of an option that `plan --largest` tries (largest.py): multiples, whole numbers, numbers of two digits."""
+"""Values of an option that `plan --largest` tries (largest.py): whole numbers, multiples, or numbers of two digits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from plimsoll.recipes.parts import MOST_EXAMPLES
 from plimsoll.recipes.recipe import Recipe
 
 STEPS = {"target_params": 0, "batch_size": 1, "seq_len": 128, "lora_rank": 1}
-"""Options whose largest value can be looked for, to the distance of two values; 0 for numbers of two digits."""
+"""Option that `plan --largest` can maximise to the step between its values; 0 for numbers of two digits."""
 TWO_DIGITS = [digits * 10**zeros for zeros in range(11) for digits in range(10, 100)]
+"""Numbers with two significant digits, in rising order."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """Values that an option may have."""
+    """Values of an option that `plan --largest` may try."""
 
     option: str
     rising: Sequence[int]
+    """Values in rising order."""
     why_most: str
-    """What the last of them is."""
+    """Reason why the last value is the largest, as the predicate of a sentence."""
 
     @property
     def flag(self) -> str:
@@ -30,25 +32,25 @@ class Values:
         return self.option.replace("_", "-")
 
     def number(self, value: float) -> int:
-        """Returns the number, from 0, of the largest value that is no larger than this."""
+        """Returns the index of the largest value that is at most `value`; 0 if all are larger."""
         return max(0, bisect_right(self.rising, value) - 1)
 
 
 def options_with_values(recipe: Recipe) -> tuple[str, ...]:
-    """Returns the recipe's options whose largest value can be looked for, with hyphens."""
+    """Returns the recipe's options that `plan --largest` can maximise, with hyphens."""
     return tuple(name.replace("_", "-") for name in STEPS if name in recipe.options)
 
 
 def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
-    """Returns the values to try of an option.
+    """Returns the values of an option to try.
 
     Args:
         recipe: The recipe.
-        option: Its name, with hyphens or underscores.
-        devices: Devices that share a batch.
+        option: Name of the option, with hyphens or underscores.
+        devices: Number of devices that share a batch.
 
     Raises:
-        RecipeError: It is none of these options, or the recipe does not have it.
+        RecipeError: The recipe has no such option, or the option cannot be maximised.
     """
     options = options_with_values(recipe)
     if option.replace("_", "-") not in options:

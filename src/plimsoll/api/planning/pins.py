@@ -1,4 +1,4 @@
-"""Levers that the user sets, one by one or by `--plan FILE`. Refuses a wrong value, and one that changes nothing."""
+"""Levers that the user sets, one by one or by `--plan FILE`. Refuses wrong values, and values without an effect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def read_plan_file(path: str) -> Planned:
     """Returns the plan in a file: the output of `plimsoll plan --json`, or a run's plan.json.
 
     Raises:
-        RecipeError: The file cannot be read, is not a plan, or is one that did not fit.
+        RecipeError: The file cannot be read, is not a plan, or has a refusal instead of a plan.
     """
     try:
         content = json.loads(Path(path).expanduser().read_text("utf-8"))
     except (OSError, ValueError) as problem:
         raise RecipeError(f"--plan {path} cannot be read ({problem}): {PLAN_ADVICE}") from None
     if isinstance(content, dict) and "plan" not in content and "fits" in content:
-        raise RecipeError(f"--plan {path} is a refusal, nothing had fitted its budget: plan with a larger --memory")
+        raise RecipeError(f"--plan {path} is a refusal, because no plan fitted its budget: plan with a larger --memory")
     try:
         return Planned.from_dict(content, "it")
     except (LookupError, TypeError, ValueError) as problem:
@@ -36,10 +36,10 @@ def read_plan_file(path: str) -> Planned:
 
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns every lever as the plan file at `path` has it. Its bytes are predicted anew, for this recipe.
+    """Returns the value of every lever in the plan file at `path`. The file's bytes are not used.
 
     Raises:
-        RecipeError: The file is no plan, is of another batch, or contradicts `pins`.
+        RecipeError: The file is not a plan, has another effective batch than the recipe, or contradicts `pins`.
     """
     plan = read_plan_file(path).plan
     require_levers(plan.levers)
@@ -58,7 +58,7 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
 
 
 def require_levers(pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError where a pin is of no lever, or its value is none of the lever's."""
+    """Raises RecipeError if a pin does not name a lever, or the lever cannot have its value."""
     for name, value in pins.items():
         if name not in LEVERS:
             hint = (
@@ -71,7 +71,7 @@ def require_levers(pins: Mapping[str, Any]) -> None:
 
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError where a pinned value would change nothing for `recipe`."""
+    """Raises RecipeError if a pinned value would have no effect for `recipe`."""
     supported = recipe.hints.levers
     for name, lever in LEVERS.items():
         if name in pins and (missing := lever.missing(pins[name], supported)):

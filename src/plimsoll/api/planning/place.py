@@ -1,9 +1,8 @@
-"""Where a plan runs: the chip, the devices of it that are used, and the bytes of each.
+"""Place of a plan: the chip, its devices that are used, and the budget of each device.
 
-Every refusal of a chip or a mesh is raised here, and of a budget that the chip does not have. That no plan fits
-a budget, the search says (planner/refusal.py). JAX is not needed for that: the name of a chip says its devices, the
-environment says how many a CPU is treated as, and the accelerators of this machine are listed by a process of their own
-(card.py).
+This module refuses chips, meshes, and budgets beyond the chip's memory. The search refuses budgets that no plan fits
+(planner/refusal.py). JAX is not imported. The name of a chip determines its devices, the environment the number of
+devices that JAX makes of a CPU, and a separate process lists the accelerators of this machine (card.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """Mesh of devices: each has its own rows of a batch, and `fsdp` neighbours share one copy of the state."""
+    """Mesh of devices. Each device has its own rows of a batch, and `fsdp` neighbours share one copy of the state."""
 
     data: int
     fsdp: int
@@ -45,36 +44,36 @@ class Mesh:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a plan runs."""
+    """Place of a plan: the chip with its used devices, and the budgets."""
 
     chip: Chip
-    """With as many devices and hosts as are used."""
+    """Chip with the number of devices and hosts that are used."""
     budget_bytes: int
-    """Budget of each device."""
+    """Budget of each device, in bytes."""
     host_budget_bytes: int | None = None
-    """Budget of each host beside its accelerators; None where the host is the device, or nobody says."""
+    """Budget of each host beside its accelerators, in bytes; None on a CPU, or if it is unknown."""
     card: Card | None = None
-    """The accelerator of this machine that plans are compiled and timed on; None where there is none."""
+    """Accelerator of this machine that compiles and times the plans; None without one, or for another chip."""
     mesh: Mesh | None = None
-    """Mesh that was requested; None where the planner chooses how many devices share a copy of the state."""
+    """Mesh that the user requested; None to let the planner choose `fsdp`."""
     reserve_bytes: int = 0
-    """Bytes that stay free beyond the prediction: what a run that exceeded its budget has learned."""
+    """Margin in bytes beyond the prediction, after overruns of the run."""
 
 
 def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
     """Returns the place of a question.
 
     Args:
-        question: What the user wants a plan for.
-        say: Called with each choice and its reason.
-        processes: Processes that train together; each CPU has as many devices.
-        trains: Whether training follows, for which the accelerator has to be here, with the budget free.
+        question: The user's question.
+        say: Function that is called with each choice and its reason.
+        processes: Number of processes that train together. Each process has the CPU's devices.
+        trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.
 
     Raises:
-        RecipeError: There is no such chip or mesh, it cannot be planned for, or its devices cannot have equal parts.
-        BudgetError: Others hold too much of the accelerator's memory.
+        RecipeError: The chip or mesh does not exist, cannot be planned for, or cannot split the batch equally.
+        BudgetError: Other processes hold too much of the accelerator's memory.
     """
-    # The chip, and the accelerator of this machine if it is one.
+    # Choose the chip, and find it among the accelerators of this machine.
     mesh = parse_mesh(question.mesh)
     whole = chip_here(say, batch=question.batch, mesh=mesh) if question.chip is None else chip_named(question.chip)
     chip = with_devices(whole, question, mesh, processes)
@@ -83,7 +82,7 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
         card = require_card(whole) if trains else card_here(whole)
     _require_rates(chip, card, measure=question.measure)
 
-    # Bytes.
+    # Determine the budgets.
     budget = budget_bytes(question.memory, chip, card, say)
     if question.measure or trains:
         require_free(card, chip, budget)
@@ -100,7 +99,7 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
 
 
 def chip_named(name: str) -> Chip:
-    """Returns a chip by its name: one of `plimsoll chips`, or the card that is here and in no list."""
+    """Returns the chip with a name: one of `plimsoll chips`, or an unlisted GPU of this machine."""
     try:
         return chips.chip(name)
     except RecipeError:
@@ -113,18 +112,18 @@ def chip_named(name: str) -> Chip:
 
 
 def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Path("/")) -> Chip:
-    """Returns the chip where none is named: the accelerator that JAX sees here, else the CPU.
+    """Returns the default chip: this machine's accelerator, or else its CPU.
 
-    Of several equal GPUs it takes as many as share a batch equally, all of them if they do.
+    Of several equal GPUs, it has the largest number that splits the batch equally.
 
     Args:
-        say: Called with the choice and its reason.
-        batch: Examples that several devices share.
-        mesh: Mesh that was requested: it says how many devices are used.
-        root: Root of the file system in which drivers are looked for.
+        say: Function that is called with the choice and its reason.
+        batch: Number of examples that the devices split.
+        mesh: Mesh that the user requested. It determines the number of devices.
+        root: Root of the file system in which to look for drivers.
 
     Raises:
-        RecipeError: A driver and JAX's plug-in are here, and JAX cannot use the accelerator.
+        RecipeError: A driver and JAX's plug-in are in this machine, but JAX cannot use the accelerator.
     """
     platform, why_none = cards.platform_here(root)
     if platform is None:
@@ -136,7 +135,7 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
     except (PlimsollError, RuntimeError) as problem:
         words = str(problem).rstrip(".")
         raise RecipeError(
-            f"{cards.WORDS[platform]} and JAX's plug-in for it are in this machine, and JAX cannot use it: {words}."
+            f"{cards.WORDS[platform]} and JAX's plug-in for it are in this machine, but JAX cannot use it: {words}."
             " Mend that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
         ) from None
     chip = _slice_of(card) if platform == "tpu" else _gpus_of(card, batch, mesh)
@@ -146,21 +145,21 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
 
 
 def _slice_of(card: Card) -> Chip:
-    """Returns the TPU slice of one host that is here."""
+    """Returns the chip of the TPU slice with one host that this machine has. Raises RecipeError if none is listed."""
     family = cards.TPU_FAMILIES.get(card.kind)
     for chip in chips.chips():
         if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
             return chip
     raise RecipeError(
-        f"JAX sees {card.devices} x {card.kind}, and no slice of one host that `plimsoll chips` lists is that: name the"
-        " slice with --chip, or train on the CPU with --chip cpu"
+        f"JAX sees {card.devices} x {card.kind}, and no slice of one host in `plimsoll chips` matches: name the slice"
+        " with --chip, or train on the CPU with --chip cpu"
     )
 
 
 def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
-    """Returns as many of the GPUs that are here as the mesh has, or share the batch equally.
+    """Returns a chip of this machine's GPUs: as many as the mesh has, or the most that split the batch equally.
 
-    It is one where nobody knows how fast they reach one another.
+    It has one GPU if the rate of links between the GPUs is unknown.
     """
     one, listed = _chip_of(card), chips.chip_called(card.kind)
     if listed is None or not listed.link_bandwidth:
@@ -171,7 +170,7 @@ def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
 
 
 def _chip_of(card: Card) -> Chip:
-    """Returns the catalogue's chip of a GPU; else one with the driver's memory, whose rates are to be measured."""
+    """Returns the catalogue's chip of a GPU, or for an unlisted GPU a chip without rates, which are measured later."""
     listed = chips.chip_called(card.kind)
     if listed is not None:
         return chips.chip(listed.name)
@@ -187,26 +186,26 @@ def _chip_of(card: Card) -> Chip:
         host_link_bandwidth=0.0,
         host_memory_bytes=None,
         compiler={"description": card.kind},
-        sources={"memory_bytes": "the driver's total, less 1 GiB for what lies beside XLA's pool"},
+        sources={"memory_bytes": "the driver's total, less 1 GiB outside XLA's pool"},
     )
 
 
 def card_here(chip: Chip) -> Card | None:
-    """Returns the GPU of this machine if it is of the kind that `chip` is, and as many as it has; else None."""
+    """Returns this machine's GPU if it is of the chip's kind and there are as many as the chip has; else None."""
     if chip.platform != "cuda" or cards.platform_here()[0] != "cuda":
         return None
     try:
         card = cards.seen("cuda")
-    except (PlimsollError, RuntimeError):  # a plan for it needs none: training will say what is wrong
+    except (PlimsollError, RuntimeError):  # planning needs no GPU, and training reports the error
         return None
     return card if card.kind == chip.compiler.get("description") and card.devices >= chip.devices else None
 
 
 def require_card(chip: Chip) -> Card | None:
-    """Returns the accelerator that is to be trained on; None for the CPU.
+    """Returns the accelerator to train on; None for the CPU.
 
     Raises:
-        RecipeError: JAX finds no such accelerator here, or the chip has several hosts.
+        RecipeError: JAX finds no such accelerator in this machine, or the chip has several hosts.
     """
     if chip.platform == "cpu":
         return None
@@ -231,14 +230,14 @@ def require_card(chip: Chip) -> Card | None:
 
 
 def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
-    """Raises RecipeError where plans are to be timed on a chip that is not here, or nobody knows the chip's rates."""
+    """Raises RecipeError if the chip is not in this machine and either must time plans or has no known rates."""
     if card is not None or chip.platform == "cpu":
         return
     if measure:
-        raise RecipeError(f"--measure times plans on the chip at hand, and {chip.name} is not: leave it out")
+        raise RecipeError(f"--measure times plans on the chip at hand, and {chip.name} is not here: leave it out")
     if not chip.flops:
         raise RecipeError(
-            f"{chip.name} is in no list of chips, and JAX cannot use as many of them here: its rates are not known."
+            f"{chip.name} is in no list of chips, and JAX cannot use as many of them here, so its rates are not known."
             " Add it to a chip file (docs/chips.md)"
         )
 
@@ -247,7 +246,11 @@ def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
-    """Parses `data=8`, `data=4,fsdp=2` or `fsdp=8`; an axis that is not named is 1. Raises RecipeError otherwise."""
+    """Parses a mesh like `data=8`, `data=4,fsdp=2` or `fsdp=8`. A missing axis has size 1.
+
+    Raises:
+        RecipeError: The text is not a mesh.
+    """
     if text is None:
         return None
     sizes: dict[str, int] = {}
@@ -264,13 +267,13 @@ def parse_mesh(text: str | None) -> Mesh | None:
 
 
 def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: int) -> Chip:
-    """Returns the chip with as many devices and hosts as a run uses.
+    """Returns the chip with the number of devices and hosts that a run uses.
 
-    The devices of an accelerator are part of its name. Of a CPU the run uses those of the mesh; without one, as many as
-    get equal parts of a micro-batch.
+    An accelerator's name includes its number of devices. On a CPU the run uses the devices of the mesh, or without a
+    mesh the largest number that splits a micro-batch equally.
 
     Raises:
-        RecipeError: The devices are not here, cannot get equal parts, or the mesh contradicts a lever.
+        RecipeError: The mesh needs devices that do not exist, cannot split a batch equally, or contradicts a lever.
     """
     is_cpu = chip.platform == "cpu"
     here = cpu_devices() * processes if is_cpu else chip.devices
@@ -282,33 +285,35 @@ def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: i
         parts = question.batch // question.recipe.hints.normalised_together
         devices = max((n for n in range(processes, here + 1, processes) if parts % n == 0), default=processes)
 
-    # The hosts of a TPU are part of its name.
+    # A CPU or GPU has one host for each process. The name of a TPU slice includes its hosts.
     is_shared = is_cpu or (chip.platform == "cuda" and devices % processes == 0)
     return replace(chip, devices=devices, hosts=processes if is_shared else chip.hosts)
 
 
 def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, processes: int) -> None:
-    """Raises RecipeError where the mesh contradicts --fsdp, does not share a batch equally, or has other devices."""
+    """Raises RecipeError if the mesh contradicts --fsdp, cannot split a batch equally, or has other devices."""
     fsdp = question.pins.get("fsdp", mesh.fsdp)
     if fsdp != mesh.fsdp:
         raise RecipeError(
-            f"--mesh {mesh} and --fsdp {fsdp} contradict each other: a mesh says fsdp itself. Give one of them"
+            f"--mesh {mesh} and --fsdp {fsdp} contradict each other: a mesh sets fsdp itself. Give one of them"
         )
     if question.batch % mesh.devices:
         is_pinned = "micro_batch" in question.pins
         what = "--micro-batch" if is_pinned else "--batch-size x --gradient-accumulation-steps"
         raise RecipeError(
-            f"--mesh {mesh} gives each of {mesh.devices} devices as many examples of a micro-batch, and"
-            f" {question.batch} examples ({what}) are no multiple of {mesh.devices}: take a multiple of it, or another"
-            " mesh"
+            f"--mesh {mesh} splits a batch equally over {mesh.devices} devices, and {question.batch} examples ({what})"
+            f" are no multiple of {mesh.devices}: choose a multiple of {mesh.devices}, or another mesh"
         )
     fits = mesh.devices <= here and mesh.devices % processes == 0 if chip.platform == "cpu" else mesh.devices == here
     if not fits:
         parts = "" if processes == 1 else f", in equal parts for {processes} processes"
+        if chip.platform == "cpu":
+            advice = f"set {CPU_DEVICES}, the number of devices that JAX makes of each process's CPU"
+        else:
+            advice = "choose another --chip, like h100x8 for eight in one machine"
         raise RecipeError(
-            f"--mesh {mesh} needs {mesh.devices} devices{parts}, and {chip.name} has {here}: take a mesh of as many, or"
-            " another --chip (h100x8 is eight in one machine). The CPU of a process is taken for as many as"
-            f" {CPU_DEVICES} says"
+            f"--mesh {mesh} needs {mesh.devices} devices{parts}, and {chip.name} has {here}: choose a mesh of {here}"
+            f" devices, or {advice}"
         )
 
 
@@ -322,11 +327,11 @@ def cpu_devices() -> int:
 
 
 def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: int = 1) -> str | None:
-    """Returns why a run's plan cannot be kept on the devices that are here now, in words; None if it can.
+    """Returns the reason why a run's plan cannot be kept on the present devices; None if it can.
 
     Args:
         planned: The run's plan.
-        mesh: Mesh that is requested now, as text.
+        mesh: Text of the mesh that the user requests now.
         target: Chip to train on.
         processes: Number of processes that train together now.
     """
@@ -346,16 +351,19 @@ def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: in
 
 
 def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = None, say: Say = quiet) -> int:
-    """Returns the budget of one device: `memory`, else what is available here less a margin, or what the chip has.
+    """Returns the budget of one device in bytes.
+
+    By default it is the available memory: on a CPU less a margin for other processes, and for a chip that is not in
+    this machine all memory that a run can use.
 
     Args:
-        memory: Budget that was requested.
-        chip: Chip that is planned for.
-        card: That chip, where it is in this machine: by default no more than what is free of it.
-        say: Called with how the budget was read, or with who holds the rest.
+        memory: Budget that the user requested; None for the default.
+        chip: Chip to plan for.
+        card: Accelerator of this machine that is the chip; None for a CPU or another chip.
+        say: Function that is called with the interpretation of `memory`, or with the processes that hold memory.
 
     Raises:
-        RecipeError: `memory` cannot be read, or is more than the chip has.
+        RecipeError: `memory` cannot be parsed, or is more than the chip has.
     """
     if memory is None:
         return _available_bytes(chip, card, say)
@@ -370,7 +378,7 @@ def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = Non
 
 
 def _budget_typed(text: str | float, option: str, say: Say) -> int:
-    """Returns the budget that an option says. How it was read is said."""
+    """Parses the budget of an option, and prints how it was interpreted where that is not obvious."""
     budget = parse_budget(text, option=option)
     if read := as_read(text):
         say(f"{option} {read}")
@@ -378,12 +386,12 @@ def _budget_typed(text: str | float, option: str, say: Say) -> int:
 
 
 def _most_bytes(chip: Chip, card: Card | None) -> int:
-    """Returns the bytes of an accelerator's device that a run can use."""
+    """Returns the most bytes of an accelerator's device that a run can use."""
     return chip.memory_bytes if card is None else min(chip.memory_bytes, card.memory_bytes)
 
 
 def _available_bytes(chip: Chip, card: Card | None, say: Say) -> int:
-    """Returns the budget where none is requested: what is free here, or all of a device that is not here."""
+    """Returns the default budget in bytes: free memory, or all usable memory of a chip not in this machine."""
     if chip.platform == "cpu":
         available = host.available_bytes()
         return available - host.margin_bytes(available)
@@ -398,7 +406,7 @@ def _available_bytes(chip: Chip, card: Card | None, say: Say) -> int:
 
 
 def _host_budget(host_memory: str | float | None, chip: Chip, say: Say) -> int | None:
-    """Returns the budget of a host beside its accelerators; None where nobody says."""
+    """Returns the budget of a host beside its accelerators in bytes; None on a CPU, or if it is unknown."""
     if chip.platform == "cpu":
         if host_memory is not None:
             raise RecipeError(
@@ -411,12 +419,12 @@ def _host_budget(host_memory: str | float | None, chip: Chip, say: Say) -> int |
 
 
 def require_free(card: Card | None, chip: Chip, budget: int) -> None:
-    """Raises BudgetError if the accelerator has less memory, or less that is free, than the budget.
+    """Raises BudgetError if the budget is more than the accelerator's memory, or more than its free memory.
 
     Args:
         card: The accelerator; None for the CPU, and for one of several processes.
-        chip: The chip, with the devices that are used.
-        budget: Bytes of each device.
+        chip: Chip with the number of devices that are used.
+        budget: Budget of each device, in bytes.
     """
     if card is None:
         return

@@ -1,4 +1,4 @@
-"""What is being done while planning, where nothing else is said for a while."""
+"""Progress messages of planning, printed after a silence."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from plimsoll.planner.child import Child, Pool
 from plimsoll.planner.types import Depth, Request, Verb
 
 SILENCE = 2.5
-"""Seconds without a line after which what is being done is said."""
+"""Seconds without a message after which a progress message is printed."""
 
 DOING: Mapping[Verb, str] = {
     "static": "computing the bytes of the state, in a process that imports JAX",
     "rates": "measuring the speed of this machine",
-    "imports": "weighing a process that imports what training imports",
+    "imports": "measuring the memory of a process that imports training's modules",
     "trace": "tracing",
     "measure": "timing",
 }
-"""What is being done, but for `analyse`: it is done by a compiler, or estimated."""
+"""Verb of a request to the words of its progress message. The words for `analyse` depend on the compiler."""
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",
     "try": "weighing a trial process of",
 }
-"""What `prepare` does."""
+"""Depth of a `prepare` request to the words of its progress message."""
 
 
 class SpokenPool(Pool):
-    """Compile processes that say what they are doing, each SILENCE seconds in which nothing else is said."""
+    """Compile processes that print a progress message after each SILENCE seconds without another message."""
 
     def __init__(self, children: Sequence[Child], say: Say) -> None:
         super().__init__(children)
         self._say = say
         self._last = time.monotonic()
         self._asked: list[tuple[str, float]] = []
-        """What is being done, each since when; what began first stands first."""
+        """Words and start times of the requests under way, the oldest first."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._speak, daemon=True)
 
@@ -53,7 +53,7 @@ class SpokenPool(Pool):
         self._thread.join()
 
     def say(self, text: str) -> None:
-        """Says something, after which it may be silent for a while."""
+        """Prints a message, and restarts the silence after which a progress message is printed."""
         self._last = time.monotonic()
         self._say(text)
 
@@ -62,11 +62,11 @@ class SpokenPool(Pool):
             now = time.monotonic()
             if now - self._last < SILENCE:
                 continue
-            for what, since in self._asked[:1]:  # a copy: others remove what was answered
+            for what, since in self._asked[:1]:  # a copy, because other threads remove answered requests
                 self.say(f"{what}, {now - since:.0f} s so far")
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request, which is spoken of meanwhile."""
+        """Returns the answer to a request. Progress messages may name the request until then."""
         asked = self._words(request), time.monotonic()
         self._asked.append(asked)
         try:
@@ -75,7 +75,7 @@ class SpokenPool(Pool):
             self._asked.remove(asked)
 
     def _words(self, request: Request) -> str:
-        """Returns what is being done, with the plan that it is done with."""
+        """Returns the words of a request's progress message, with its plan."""
         doing = PREPARING[request.depth] if request.verb == "prepare" else DOING.get(request.verb, self.doing)
         if not request.plans:
             return doing

@@ -1,4 +1,4 @@
-"""What a user wants a plan for."""
+"""Question of a user for a plan: the recipe, the budget, the chip and options of planning."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from plimsoll.types import StepOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a user wants a plan for. What it means on a chip is a `Place`.
+    """Question of a user for a plan. `place_of` turns its chip, mesh and memory into a `Place`.
 
     Raises:
-        RecipeError: A pin is of no lever, or its value is none of the lever's.
+        RecipeError: A pin does not name a lever, or the lever cannot have its value.
     """
 
     recipe: Recipe
     name: str
     """Name of the recipe in messages."""
     memory: str | float | None = None
-    """Budget of each device; None for what is free, or all of a chip that is not here."""
+    """Budget of each device, like "8GiB"; None for the free memory, or for all memory of a chip not in this machine."""
     host_memory: str | float | None = None
     """Budget of each host beside its accelerators."""
     chip: str | None = None
-    """One of `plimsoll chips`; None for the accelerator that is here, else the CPU."""
+    """Name of a chip, as `plimsoll chips` lists it; None for this machine's accelerator, or else its CPU."""
     mesh: str | None = None
-    """Devices that share the work and the state, like "data=4,fsdp=2"; None for all that are there."""
+    """Devices that share the batch and the state, like "data=4,fsdp=2"; None for all devices of the chip."""
     numerics: str = "mixed"
+    """Loosest class of numerics that a plan may have."""
     pins: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Levers that keep a value."""
+    """Names of levers to the values that every plan must have."""
     pinned_by: str | None = None
-    """Source of the pins where nobody typed them, like "--plan FILE"."""
+    """Source of the pins if the user did not type them one by one, like "--plan FILE"."""
     step_options: StepOptions = field(default_factory=StepOptions)
-    """What is set about the step itself."""
+    """Options of the step that only the user sets."""
     within: str | float | None = None
-    """Time that planning may take; None for what is usual on the platform."""
+    """Time limit of planning, like "10s"; None for the platform's default."""
     measure: bool = False
-    """Whether the best few plans are timed on the chip, which must be here."""
+    """Whether to time the best few plans on the chip, which must be in this machine."""
     is_of_run: bool = False
-    """Whether a run begins with the plan: then what it calls is compiled, and its process weighed."""
+    """Whether a run begins with the plan. Then its evaluation is also compiled and its process measured."""
 
     def __post_init__(self) -> None:
         pins = {name: value for name, value in self.pins.items() if value is not None}
@@ -51,5 +52,5 @@ class Question:
 
     @property
     def batch(self) -> int:
-        """Examples that the devices share at a time: the pinned micro-batch, else the effective batch."""
+        """Number of examples that the devices split: the pinned micro-batch, or else the effective batch."""
         return self.pins.get("micro_batch") or self.recipe.effective_batch
