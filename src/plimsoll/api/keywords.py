@@ -69,7 +69,7 @@ def read_request(
                 " data)"
             )
         raise RecipeError(
-            f"plimsoll.{verb} takes a recipe, the name of a preset, or that of a file with a recipe, got a"
+            f"plimsoll.{verb} takes a recipe, the name of a preset, or the name of a file with a recipe, got a"
             f" {type(recipe).__name__}{advice}"
         )
     request = Request(recipe, levers, name)

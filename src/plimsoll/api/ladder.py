@@ -359,6 +359,6 @@ def _last_words(code: int, words: str) -> str:
     if error:
         return reason
     if code > 128:
-        advice = "the machine may be out of memory (`plimsoll doctor` says what is available)"
+        advice = "the machine may be out of memory (`plimsoll doctor` prints the available memory)"
         return f"killed by signal {code - 128}: {advice}"
-    return f"ended with code {code}: {(words.splitlines() or ['it said nothing'])[-1][:300]}"
+    return f"ended with code {code}: {(words.splitlines() or ['no message'])[-1][:300]}"

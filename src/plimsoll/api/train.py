@@ -153,7 +153,7 @@ def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
     for flag, problem in absent_data(recipe).items():
         if not folder.has("recipe.json"):
             raise problem
-        raise DataError(f"{problem} If it lies elsewhere now: `plimsoll resume {folder.path} {flag} PLACE`")
+        raise DataError(f"{problem} If the data has moved: `plimsoll resume {folder.path} {flag} PLACE`")
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -226,9 +226,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
     prepared = recipe.open(folder.path).prepare(say)
     if recipe.length.steps is None and prepared.steps < FEW_STEPS:
         count = f"{prepared.steps:,} optimizer steps of {recipe.effective_batch:,} examples"
-        say(
-            f"{count} are few to learn from: a smaller --batch-size makes more of them, and so does --steps {FEW_STEPS}"
-        )
+        say(f"{count} are few to learn from: take more steps with a smaller --batch-size, or with --steps {FEW_STEPS}")
     folder.write("data.json", prepared.to_json())
     saved = to_dict(recipe)
     keep_source(saved, folder.path)

@@ -191,12 +191,12 @@ def _several(card: Chip, devices: int) -> Chip:
     if devices not in GPUS_IN_A_MACHINE and devices % most:
         offered = ", ".join(f"{card.name}x{count}" for count in GPUS_IN_A_MACHINE)
         raise RecipeError(
-            f"{name} cannot be planned for: GPUs of one machine are counted as {offered}, and those of several"
-            f" machines in multiples of {most}"
+            f"{name} cannot be planned for: one machine has {offered}, and the GPUs of several machines come in"
+            f" multiples of {most}"
         )
     if not card.link_bandwidth:
         raise RecipeError(
-            f"{name} cannot be planned for: [chips.{card.name}] of your chip file does not say how fast the cards"
-            " reach one another. Add link_bandwidth, bytes per second one way (docs/chips.md)"
+            f"{name} cannot be planned for: [chips.{card.name}] of your chip file has no rate for the links between"
+            " cards. Add link_bandwidth, bytes per second one way (docs/chips.md)"
         )
     return replace(card, name=name, devices=devices, hosts=max(1, devices // most))

@@ -267,7 +267,7 @@ class Evidence:
     def least_seconds(self, candidate: Candidate) -> float:
         """Returns the likely seconds of the slowest parent with the candidate's micro-batch.
 
-        If no parent has that micro-batch, returns those of the fastest candidate of any parent.
+        If no parent has that micro-batch, returns the likely seconds of the fastest candidate of any parent.
         """
         parents = candidate.combination.parents
         alike = [self.seconds(parent).likely for parent in candidate.among(parents)]

@@ -77,7 +77,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
         written = [variable for variable in equation.outvars if variable not in made_from and variable not in results]
         allocated = {variable: _bytes(variable) for variable in written}
 
-        # The results of a loop reuse the bytes of values that die at it. An update reuses those of its operand.
+        # The results of a loop reuse the bytes of values that die at it. An update reuses its operand's.
         dying = [value for value in alive if last_use.get(value, -1) <= at]
         reused = sum(alive[value] for value in dying if _takes_bytes_of(value, equation))
 

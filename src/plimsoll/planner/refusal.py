@@ -92,7 +92,7 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
 
     # Fewer pinned levers, or looser numerics.
     if problem.pinned_by is not None:
-        hints.append(f"leave out {problem.pinned_by}, and a plan that fits is searched for")
+        hints.append(f"leave out {problem.pinned_by}, to search for a plan that fits")
     elif problem.pins and would_fit(pins={}):
         hints.append("leave out " + ", ".join(LEVERS[name].flag for name in sorted(problem.pins)))
     hints += [f"--numerics {numerics}" for numerics in _further_numerics(problem) if would_fit(numerics=numerics)]

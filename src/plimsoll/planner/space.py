@@ -38,7 +38,7 @@ class Combination:
     parents: tuple[Combination, ...]
     """Combinations with one lever at an earlier value, which are expected to be faster and larger."""
     hope: float
-    """Lowest ratio of timed seconds to those of the chip's rates that the levers may reach, where plans are timed."""
+    """Lowest ratio of timed to estimated seconds that the levers may reach, where plans are timed."""
 
     apart: tuple[Any, ...]
     """Values of levers that set combinations apart: errors of traces do not carry over to other values."""

@@ -27,12 +27,12 @@ def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest
     """
     if largest is not None and (smallest or question.measure):
         raise RecipeError(
-            f"--largest {largest} looks for a value by its smallest plan, and times none: leave out --floor and"
+            f"--largest {largest} compares the smallest plans of values, and times no plan: leave out --floor and"
             " --measure"
         )
     place = place_of(question, say)
     for flag, problem in absent_data(question.recipe).items():
-        say(f"{flag}: {problem} This plan needs none, and training will refuse it")
+        say(f"{flag}: {problem} Planning does not read it, but training will refuse to start")
     if largest is not None:
         return find_largest(question, place, largest, say)
     find = find_smallest if smallest else find_plan

@@ -229,15 +229,15 @@ def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "re
     values, beyond = search.values, search.trials.get(number + 1)
     needed = f"{_in_mib(search.trials[number].needed_bytes)} of {_in_mib(search.place.budget_bytes)}"
     if number + 1 == len(values.rising):
-        return "option", f"{values.why_most}, and not the bytes: its smallest plan needs {needed}"
+        return "option", f"{values.why_most}, and not the bytes: the smallest plan needs {needed}"
     next_value = f"{values.rising[number + 1]:,}"
     if beyond is None or not beyond.free:
         found = "was not tried" if beyond is None else "was only tried with the same levers"
-        return "time", f"it fits, {needed}, and within the time limit of planning {next_value} {found}"
+        return "time", f"its smallest plan needs {needed}; {next_value} {found} within the time limit of planning"
     if beyond.refused:
         return "recipe", f"{next_value} is refused: {beyond.refused}"
     at_once = " at once" if values.option == "batch_size" else ""
-    return "bytes", f"{needed} in its smallest plan; {next_value}{at_once} would need {_in_mib(beyond.needed_bytes)}"
+    return "bytes", f"its smallest plan needs {needed}; {next_value}{at_once} would need {_in_mib(beyond.needed_bytes)}"
 
 
 def _refuse(search: _Search) -> NoReturn:

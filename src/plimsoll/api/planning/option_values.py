@@ -55,8 +55,8 @@ def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
     options = options_with_values(recipe)
     if option.replace("_", "-") not in options:
         raise RecipeError(
-            f"--largest {option}: this recipe has no such option whose largest value could be looked for, it has"
-            f" {', '.join(options)}: name one of these"
+            f"--largest {option}: this recipe has no such option to maximise, it has {', '.join(options)}: name one of"
+            " these"
         )
     name = option.replace("-", "_")
     step = devices if name == "batch_size" else STEPS[name]
@@ -66,4 +66,4 @@ def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
         return Values(name, [*range(step, most, step), most], why)
     if name == "batch_size":
         return Values(name, range(step, MOST_EXAMPLES, step), "the most examples that a step counts")
-    return Values(name, range(step, 10**12, step) if step else TWO_DIGITS, "what is tried at most")
+    return Values(name, range(step, 10**12, step) if step else TWO_DIGITS, "the largest value that is tried")

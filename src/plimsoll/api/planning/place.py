@@ -136,11 +136,12 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
         words = str(problem).rstrip(".")
         raise RecipeError(
             f"{cards.WORDS[platform]} and JAX's plug-in for it are in this machine, but JAX cannot use it: {words}."
-            " Mend that (`plimsoll doctor` asks again), or train on the CPU with --chip cpu"
+            " Mend that (`plimsoll doctor` checks again), or train on the CPU with --chip cpu"
         ) from None
     chip = _slice_of(card) if platform == "tpu" else _gpus_of(card, batch, mesh)
     said = f"on {chip.name}: JAX sees {card.devices} x {card.kind}, used: {chip.devices}"
-    say(said if chip.flops else f"{said}; no list of chips has it: its memory is the driver's, its rates are measured")
+    unlisted = f"{said}; no list of chips has this GPU: its memory is the driver's, its rates are measured"
+    say(said if chip.flops else unlisted)
     return chip
 
 
@@ -223,7 +224,7 @@ def require_card(chip: Chip) -> Card | None:
         what = cards.WORDS[chip.platform] if chip.devices == 1 else f"{chip.devices} devices"
         raise RecipeError(
             f"--chip {chip.name} needs {what} in this machine that JAX can use, and there is none: {problem}."
-            " `plimsoll plan` plans for it all the same; to train on it, install JAX with its plug-in there"
+            " `plimsoll plan` works without the chip. To train on the chip, install JAX with its plug-in"
             f" (`pip install 'jax[{cards.EXTRAS[chip.platform]}]'`), or train on the CPU with --chip cpu"
         ) from None
     return card
