@@ -32,7 +32,7 @@ def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest
         )
     place = place_of(question, say)
     for flag, problem in absent_data(question.recipe).items():
-        say(f"{flag}: {problem} Planning does not read it, but training will refuse to start")
+        say(f"{flag}: {problem} Planning does not read the data, but training will refuse to start")
     if largest is not None:
         return find_largest(question, place, largest, say)
     find = find_smallest if smallest else find_plan
