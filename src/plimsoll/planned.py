@@ -29,7 +29,7 @@ class Plan:
     accumulation: int
     """Number of micro-batches in an optimizer step."""
     devices: int = 1
-    """Devices over which the batch is split."""
+    """Number of devices over which the batch is split."""
     levers: Levers
     """Values by the names of levers. A lever that is not named is off."""
     pinned: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Plan:
         return Compute(platform=platform, levers=self.levers)
 
     def with_levers(self, **levers: Any) -> Plan:
-        """Returns this plan with other values of some levers."""
+        """Returns a copy of the plan with new values for some levers."""
         return replace(self, levers=Levers(self.levers | levers))
 
     def to_dict(self) -> dict[str, Any]:
@@ -513,7 +513,7 @@ class RunLedger:
         return self.measured and self.measured.peak_bytes
 
     def largest_first(self) -> list[tuple[str, Component]]:
-        """Returns the components by name, the largest predicted one first."""
+        """Returns pairs of a component's name and its bytes, in falling order of predicted bytes."""
         return sorted(self.components.items(), key=lambda item: -item[1].predicted)
 
     @classmethod

@@ -245,7 +245,7 @@ class _Climber:
         self.planned: Planned | None = None
         self.temporaries: list[int] = []
         self.losses: dict[int, float] = {}
-        """Training loss of each step."""
+        """Number of a step to its training loss."""
 
     @property
     def fits(self) -> bool:

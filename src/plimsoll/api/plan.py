@@ -226,7 +226,7 @@ class FunctionPlan(RecipePlan):
     """
 
     given: Given = field(compare=False)
-    """The functions and shapes that were planned for."""
+    """Loss function, shapes and optimizer of the plan."""
 
     def start(self, init: Callable[[Any], Any], *, seed: int | None = None) -> Any:
         """Returns the initial training state (parameters, optimizer state, step, random key) on this process's device.

@@ -215,7 +215,7 @@ class PlanBytes:
             if moved:
                 state[OF_STATE[part]] -= moved
         padding = self.analysis.alias_bytes - sum(state.values())
-        if padding > 0:  # a TPU pads rows to whole tiles
+        if padding > 0:  # a TPU pads arrays to whole tiles
             state["padding of the state"] = padding
 
         # Bytes of each part of a run.

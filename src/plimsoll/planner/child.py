@@ -60,7 +60,7 @@ ANSWERS: Mapping[Verb, Any] = {
     "prepare": Preparation,
     "measure": tuple[float, ...],
 }
-"""Verb of a question to the type of its answer."""
+"""Verb of a request to the type of its answer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +352,7 @@ def code_digest() -> str:
 def processor() -> str:
     """Returns the model of the processor, and the number of cores that this process may use."""
     model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):  # no Linux
+    with contextlib.suppress(OSError):  # only Linux has this file
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     return f"{cores()} cores of {model}"

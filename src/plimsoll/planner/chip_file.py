@@ -78,7 +78,7 @@ class Chip:
     compiler: Mapping[str, Any]
     """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
-    """Figure to its source."""
+    """Name of a figure, like "memory_bytes", to its source."""
     kernels: Mapping[str, float] = field(default_factory=dict)
     """Figures of KERNELS for a GPU; empty for a CPU or a TPU, whose step times do not come from kernels."""
 

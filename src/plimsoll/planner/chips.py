@@ -49,7 +49,7 @@ def chip(name: str, file: Path | None = None) -> Chip:
     if plain == "cpu":  # without reading the catalogue, which takes 7 ms
         return _this_machine()
 
-    # One GPU, a slice of TPUs, or several GPUs in one machine.
+    # Look the name up: one GPU, a TPU slice, or several GPUs.
     known = _catalogue(file)
     by_name = {_squeezed(each): chip for each, chip in known.chips.items()}
     if plain in by_name:

@@ -138,7 +138,7 @@ class Evidence:
     def is_traced(self, candidate: Candidate) -> bool:
         return candidate.combination.family in self.traced
 
-    # Bytes.
+    # Estimates of bytes.
 
     @remembered
     def temporaries(self, candidate: Candidate) -> Range:
@@ -238,7 +238,7 @@ class Evidence:
             return 0.0
         return self.needed(candidate).share_below(self.problem.budget_bytes)
 
-    # Seconds.
+    # Estimates of seconds.
 
     @remembered
     def seconds(self, candidate: Candidate) -> Range:

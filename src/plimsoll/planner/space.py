@@ -80,7 +80,7 @@ class Candidate(NamedTuple):
         return f"micro-batch {self.micro}, {registry.in_words(self.step.levers)}"
 
     def among(self, combinations: Iterable[Combination]) -> list[Candidate]:
-        """Returns the candidates of other combinations with this micro-batch."""
+        """Returns the candidates of other combinations with the same micro-batch."""
         return [Candidate(other, self.micro) for other in combinations if self.micro in other.plans]
 
     def doublings_to(self, other: Candidate) -> float:

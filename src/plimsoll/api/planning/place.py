@@ -35,7 +35,7 @@ class Mesh:
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
+        """Number of devices in the mesh."""
         return self.data * self.fsdp
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
     )
 
 
-# Chips.
+# Choice of the chip.
 
 
 def chip_named(name: str) -> Chip:
@@ -243,7 +243,7 @@ def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
         )
 
 
-# Devices.
+# Number of devices.
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
@@ -348,7 +348,7 @@ def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: in
     return f"was planned for {plan.devices} devices, and there are {here} now" if plan.devices > here else None
 
 
-# Bytes.
+# Budgets.
 
 
 def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = None, say: Say = quiet) -> int:
