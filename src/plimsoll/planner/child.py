@@ -136,11 +136,12 @@ class Child(Answering):
         process = self._process
         if process is None:
             return
+        is_answering = self._is_busy
         process.kill()
         process.wait()
 
         # A request that is under way closes the pipes itself, after it has read standard error.
-        if not self._is_busy:
+        if not is_answering:
             self._close(process)
 
     def answer(self, request: Request) -> Any:
