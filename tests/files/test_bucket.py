@@ -364,7 +364,7 @@ def test_a_bucket_that_is_gone_in_the_middle_is_said_once_and_the_run_is_behind(
     mine = tree(folder_of(files))
     assert "checkpoints/step-00000008/manifest.json" in mine
     assert f"{files} is behind what was trained: {files} cannot be used (NotADirectoryError" in sending.behind
-    assert f"It is whole in {sending.folder}: the same command" in sending.behind
+    assert f"The run is whole in {sending.folder}: the same command" in sending.behind
     (tmp_path / "bucket").unlink()
     with sent(files, silent) as sending:
         pass

@@ -81,7 +81,7 @@ def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoint
         return loaded
     last = max((row["step"] for row in read_rows(run.folder.metrics)), default=0)
     if damaged:
-        run.notes.append("all checkpoints are damaged: starting from the beginning")
+        run.notes.append("no checkpoint is whole: starting from the beginning")
     elif last:
         run.notes.append(f"starting over, nothing was saved yet: the last logged step was {last:,}")
     return None
