@@ -20,7 +20,7 @@ from plimsoll.units import MIB
 if TYPE_CHECKING:
     from plimsoll.recipes.control.rows import ControlRows
 
-READER_BYTES = 12 * MIB
+READER_BYTES = 6 * MIB
 """The library, its cache, and what chunks and small arrays leave in the heap (notes, "The reader's share")."""
 
 
