@@ -407,7 +407,8 @@ class Overrun:
     measured_bytes: int
     """Peak bytes of the resident set, or on an accelerator the peak bytes in use of its allocator."""
     said: str = ""
-    """First line of the allocator's error message; empty for a resident set."""
+    """First line of the allocator's error message; empty if no allocation failed and the resident set
+    exceeded the budget."""
 
     @property
     def excess_bytes(self) -> int:

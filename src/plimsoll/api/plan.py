@@ -446,5 +446,5 @@ def _functions(loss: Any, options: Mapping[str, Any], of_loss: Mapping[str, Any]
 
 
 def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
-    """Returns the recipe with options reset that conflict with the option to maximise."""
+    """Resets the options of the recipe that conflict with the option whose largest value is sought."""
     return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]

@@ -23,7 +23,7 @@ from plimsoll.training.step import State
 from plimsoll.types import Source
 
 BY_CLOCK = Every(seconds=300.0, first_seconds=60.0, largest_share=0.05)
-"""Default times of checkpoints of a single process, in addition to checkpoints after a number of steps."""
+"""Default interval of saves by the clock, for a run of one process. Such a run also saves after a number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -190,6 +190,6 @@ class Session(TrainOptions):
     budget_bytes: int
     """Memory budget of one device."""
     notes: tuple[str, ...] = ()
-    """Sentences for the log and the ledger."""
+    """Sentences about this session, such as what changed since the last one, for the log and the ledger."""
     lock: int | None = None
     """File descriptor that holds the run's lock. A process that plans the run again inherits the descriptor."""

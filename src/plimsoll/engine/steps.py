@@ -168,7 +168,8 @@ class RecipeSteps:
         Args:
             storage: Bits in which weights and optimizer state are stored.
             precision: Precision of matmuls; float16 adds the three numbers of the loss scale.
-            examples: Examples that the carry is for; those of the effective batch if left out.
+            examples: Number of examples that a recurrent carry in the state is made for; those of the effective batch
+                if left out.
         """
         init = make_init(
             self.recipe.task(plain_compute(embedding_bits=storage.embedding_bits)),

@@ -23,7 +23,10 @@ class TrainingRun:
     planned: Planned
     prepared: Prepared
     notes: list[str] = field(default_factory=list)
-    """Sentences for the log and the ledger. Loading and restoring add notes before the first step."""
+    """Sentences about this session, such as what changed since the last one, for the log and the ledger.
+
+    Loading and restoring add notes before the first step.
+    """
 
     @classmethod
     def read(cls, session: Session) -> Self:

@@ -185,7 +185,7 @@ def _slices(family: str, figures: Mapping[str, Any], path: Path) -> Iterator[Chi
         host_axes = _axes(layout.get("host", host))
         chips = math.prod(axes)
 
-        # Links of the TPU with the fewest: at the edge of an axis that does not wrap around it has one neighbour.
+        # Count the links of the TPU that has the fewest: one at the edge of every axis without wrap-around.
         wraps = all(axis % figures["wraps_at"] == 0 for axis in axes)
         links = sum(2 if wraps else 1 for axis in axes if axis > 1)
         yield replace(

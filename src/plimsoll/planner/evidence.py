@@ -113,12 +113,12 @@ class Evidence:
     """Traces by micro-batch, for each family. Combinations of a family differ only in the bits of stored state."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
-    """Candidate to the timed seconds of a step."""
+    """Timed seconds of a step, by candidate."""
     prepared: dict[Candidate, Preparation] = field(default_factory=dict)
-    """Candidate to the bytes of a run outside its step."""
+    """Bytes of a run outside its step, by candidate."""
     failed: dict[Candidate, Failure] = field(default_factory=dict)
     untimed: dict[Candidate, str] = field(default_factory=dict)
-    """Candidate that this CPU failed to time, but may be able to train, to the reason."""
+    """Reasons why this CPU failed to time a candidate that it may be able to train, by candidate."""
     cache: dict[Any, Any] = field(default_factory=dict)
     """Estimates derived from the answers so far, by method and arguments."""
 
@@ -287,7 +287,7 @@ class Evidence:
     # Changes of the evidence.
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
-        """Adds an answer. A trace counts for the whole family of the candidate."""
+        """Adds the answer to an inquiry. A trace also holds for candidates that only store the state in other bits."""
         self.cache.clear()
         candidate = inquiry.candidate
         match inquiry.verb:

@@ -104,7 +104,7 @@ def _inside(equation: Any, workspace: int, inlined: Collection[str]) -> int:
 
 
 def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
-    """Returns the results of a jaxpr, and the values that a result reuses the bytes of."""
+    """Returns the results of a jaxpr, and the values whose bytes a result reuses."""
     results = set(_variables(jaxpr.outvars))
     last_reader = {variable: equation for equation in jaxpr.eqns for variable in _variables(equation.invars)}
     for equation in reversed(jaxpr.eqns):

@@ -90,7 +90,7 @@ def begin(problem: Problem, desk: Desk) -> Evidence:
         imported_bytes = desk.compiler.imported_bytes()  # measured in another process, so before rates are timed
         rates = desk.compiler.rates()
         space = combinations(problem, rates, static_of)
-    except DoesNotCompile as failure:  # all plans need these answers
+    except DoesNotCompile as failure:  # no plan is possible without the imports, the rates and the candidates
         raise PlimsollError(
             f"{problem.recipe} cannot be planned for {problem.chip}: {failure}. `plimsoll doctor` checks whether this"
             " machine is ready"
@@ -235,7 +235,10 @@ def learn(evidence: Evidence, inquiry: Inquiry, answer: Future[Any], desk: Desk)
 
 
 def refused(evidence: Evidence, smallest: Candidate | None, desk: Desk) -> BudgetError:
-    """Returns the error that no plan fits, with advice. Looking for advice takes no longer than the time limit."""
+    """Returns the error that no plan fits, with advice.
+
+    Looking for advice has a time limit of its own, as long as the search's. After it no further change is tried.
+    """
     static = evidence.static_of(1, Storage())
     least = None if smallest is None else priced(evidence, smallest)
     failures = list(evidence.failed.values())

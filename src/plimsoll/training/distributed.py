@@ -86,7 +86,9 @@ def _not_met(place: str, reason: str) -> str:
 
 
 def require_free(coordinator: str) -> None:
-    """Raises RunError if the coordinator's port is in use on this machine. JAX would end by a segmentation fault.
+    """Raises RunError if the coordinator's port is in use on this machine.
+
+    JAX itself would crash with a segmentation fault.
 
     Args:
         coordinator: HOST:PORT of process 0, which is this process.

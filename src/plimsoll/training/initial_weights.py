@@ -54,7 +54,7 @@ def own_copies(tree: Any, own: Any) -> Any:
     """Copies a tree's leaves into the storage format and the shardings of `own`.
 
     No two leaves of the result share memory, so all can be donated. A leaf that is in `own` already is not copied.
-    Originals of copied leaves are deleted, and so are the leaves of `own` that they replace.
+    When a leaf is copied, its original is deleted, and so is the leaf of `own` that the copy replaces.
 
     Args:
         tree: Parameters, as arrays of NumPy or JAX.

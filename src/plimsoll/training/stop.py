@@ -58,9 +58,9 @@ class Stop:
     """Decides after each step whether the session ends.
 
     Args:
-        schedule: Schedule with the session's last step, and its seconds from now on.
+        schedule: Schedule with the session's last step, and the seconds after which the session ends, counted from now.
         patience: Count of evaluations since the best one.
-        interruption: Handler of signals, in force already.
+        interruption: Handler of signals, already installed.
         is_over_budget: Function that returns True if the memory budget is exceeded.
     """
 

@@ -61,12 +61,13 @@ class Place:
 
 
 def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
-    """Returns the place of a question.
+    """Chooses where a plan runs: the chip, the mesh and the memory budgets for the user's question.
 
     Args:
         question: The user's question.
         say: Function that is called with each choice and its reason.
-        processes: Number of processes that train together. Each process has the CPU's devices.
+        processes: Number of processes that train together. On CPUs each process adds as many devices as JAX makes
+            of this CPU.
         trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.
 
     Raises:

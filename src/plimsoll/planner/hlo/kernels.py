@@ -59,7 +59,7 @@ class Product:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Work of a kernel in one run."""
+    """Work of a kernel in one execution."""
 
     moved_bytes: int
     """Bytes of the operands that the kernel reads and of the results that it writes, each counted once."""

@@ -15,7 +15,7 @@ from plimsoll.planner.hlo.module import Module
 PANEL_COLUMNS = 64
 """Largest number of columns in a core's panel. In bfloat16 panels mostly have half as many."""
 EIGEN_DEPTH = 1024
-"""Largest number of summed terms that Eigen packs at a time. Measured: 970."""
+"""Upper bound on the number of summed terms that Eigen packs at a time; 970 was measured."""
 ITEM_BYTES = {"bfloat16": 2, "float16": 2}
 """Precision to the bytes of an element; 4 for other precisions."""
 

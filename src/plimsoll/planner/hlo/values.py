@@ -82,7 +82,10 @@ def arrays_of(module: Module, *instructions: int) -> list[Location]:
 
 
 def passed_on(module: Module, instruction: Any) -> Iterator[tuple[Location, Location]]:
-    """Yields pairs of a value of an instruction and the value whose bytes it shares."""
+    """Yields pairs of values that share bytes because of an instruction: its results with its operands.
+
+    For a call, pairs of the called computation's parameters and results with the call's are among them.
+    """
     opcode = instruction.opcode
     results = arrays_of(module, instruction.id)
     operands = arrays_of(module, *instruction.operand_ids)
