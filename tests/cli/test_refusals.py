@@ -70,7 +70,7 @@ REFUSED = {
     "train stories --within xyz": "xyz | 3min",
     "train stories --steps 5 --batch-size 32 --micro-batch 7": "--micro-batch 7 | 32",
     "train stories --steps 5 --offload optimizer --chip cpu": "--offload optimizer | --chip",
-    "train stories --chip cpu": "--steps 10000 | --max-examples",
+    "train stories --chip cpu": "cannot be streamed | huggingface.co",
     # Models that are not supported
     "plan finetune --pretrained bert-base-uncased --chip h100": "--pretrained bert-base-uncased | org/name | Qwen3",
     "inspect /nowhere/at-all": "/nowhere/at-all",

@@ -35,6 +35,7 @@ OFTEN_OF = {
     "plan": ("memory", "chip", "largest"),
     "train": ("memory", "run", "chip"),
     "ladder": ("memory", "rungs", "chip"),
+    "config": (),
 }
 """Options of a command that follow those of the recipe."""
 TITLES = {
@@ -95,7 +96,7 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap:
     """Returns the help of a command with a recipe, some parts of which may be exchanged (`swap`)."""
     program = f"plimsoll {command} {name}" if swap is None else f"plimsoll {command} {name} --swap {swap}"
     preset = record_of(name)
-    notes = [f"also accepted: {' '.join(ALIASES)} --preset NAME --swap data=NAME"]
+    notes = [f"also accepted: {' '.join(ALIASES)} --config NAME_OR_FILE --swap data=NAME"]
     if command == "ladder":
         from plimsoll.api.rungs import names_of
 

@@ -1,4 +1,4 @@
-"""`plimsoll fingerprint`, `runs`, `recipes` and `inspect`: look at what is there, change nothing."""
+"""`plimsoll fingerprint`, `runs`, `recipes`, `config` and `inspect`: look at what is there, change nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from plimsoll.api import use
 from plimsoll.api.run_facts import run_row
-from plimsoll.cli.parse import OfRun, Printed, parse, print_answer
+from plimsoll.cli.parse import OfRun, Printed, parse, parse_with_recipe, print_answer
 from plimsoll.errors import PlimsollError, as_written
-from plimsoll.options import Argument
+from plimsoll.options import Argument, Options
 
 BELOW_RECIPES = (
     "A file of your own is a recipe too: `plimsoll train my_recipe.py` (docs/your-own.md).",
@@ -33,6 +33,11 @@ class RunsOptions(Printed):
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(Printed):
     """Nothing but how they are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(Options):
+    """Nothing but the recipe's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,15 @@ def _recipes_text(answer: Mapping[str, Any]) -> str:
     lines = columns([list(row.values()) for row in answer["recipes"]], align="ll")
     lines += [f"\nThe recipe package {problem}." for problem in answer["broken"]]
     return "\n".join([*lines, "", *BELOW_RECIPES])
+
+
+def config(arguments: list[str]) -> int:
+    """Prints a recipe as the TOML file that `--config FILE` reads."""
+    typed = parse_with_recipe(ConfigOptions, arguments, command="config")
+    from plimsoll.recipes.config import written
+
+    print(written(typed.recipe, typed.name))
+    return 0
 
 
 def runs(arguments: list[str]) -> int:

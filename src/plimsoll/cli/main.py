@@ -30,6 +30,7 @@ class Command(NamedTuple):
 GROUPS = {
     "before and while training": {
         "recipes": Command("look", "what there is to train", "plimsoll recipes --json"),
+        "config": Command("look", "a recipe as a TOML file, to edit and to train", ""),
         "plan": Command("plan", "the fastest plan that fits; allocates nothing", ""),
         "train": Command("train", "plan, then train; again = continue", ""),
         "resume": Command("train", "a run goes on, from anywhere", "plimsoll resume runs/mine"),

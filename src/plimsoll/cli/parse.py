@@ -18,6 +18,7 @@ from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
 from plimsoll.recipes.flat import giving_way, rows
+from plimsoll.recipes.own.files import is_config_name, short_name
 from plimsoll.recipes.recipe import Recipe
 
 T = TypeVar("T")
@@ -78,16 +79,16 @@ def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
     """Returns what was typed after a command that takes a recipe first."""
-    words, taken = without(arguments, {"--preset": True, "--swap": True})
-    name, words = take_name(words, taken.get("--preset"), command=command)
-    recipe = recipe_named(name)
+    words, taken = without(arguments, {"--preset": True, "--config": True, "--swap": True})
+    config = taken.get("--config") or taken.get("--preset")
+    names, words = take_names(words, config, command=command)
+    name = names[-1] if is_config_name(names[-1]) else "-".join(names)
+    recipe = recipe_named(*names)
     swap = taken.get("--swap")
     if swap is not None:
         recipe = with_parts(recipe, swap)
     page = page_of_recipe(command, name, recipe, options, swap=swap)
     values = values_typed(page, words)
-    from plimsoll.recipes.own.files import short_name
-
     return sorted_by_owner(options, values, name=short_name(name), recipe=recipe)
 
 
@@ -136,13 +137,14 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
     )
 
 
-def take_name(words: Sequence[str], preset: str | None, *, command: str) -> tuple[str, list[str]]:
-    """Returns the name of the recipe, which stands first, and the words after it.
+def take_names(words: Sequence[str], config: str | None, *, command: str) -> tuple[list[str], list[str]]:
+    """Returns the names of the recipe, of which one stands first, and the words after it.
 
-    A preset may also be named by --preset, and both together: `longcontext --preset nano`.
+    A preset or a TOML file may also be named by --config. A recipe and --config together name a preset, like
+    `longcontext --config small_32k`, or the recipe that the options of a file are for.
     """
     rest = [*words]
-    names = [] if preset is None else [preset]
+    names = [] if config is None else [config if is_config_name(config) else config.replace("_", "-")]
     if rest and not rest[0].startswith("-"):
         names.insert(0, rest.pop(0))
     elif not names and {"-h", "--help"} & {*rest}:
@@ -156,7 +158,7 @@ def take_name(words: Sequence[str], preset: str | None, *, command: str) -> tupl
             f"plimsoll {command} needs a recipe first, like `plimsoll {command} code`: {names_in_words(presets())}"
             " (`plimsoll recipes` lists them), or a file of yours, like my_recipe.py"
         )
-    return "-".join(names), rest
+    return names, rest
 
 
 def with_parts(recipe: Recipe, swap: str) -> Recipe:
@@ -172,10 +174,19 @@ def with_parts(recipe: Recipe, swap: str) -> Recipe:
     return swapped(recipe, parts)
 
 
-def recipe_named(name: str) -> Recipe:
-    """Returns a recipe by its name, or from a file, whose code must not take the accelerator."""
+def recipe_named(*names: str) -> Recipe:
+    """Returns a recipe by its name, or from a file, whose code must not take the accelerator.
+
+    Args:
+        names: Name of a recipe or a file, or the parts of a preset's name; or a recipe and a TOML file of its options.
+    """
+    from plimsoll.recipes.config import read_config
     from plimsoll.recipes.registry import preset
 
+    *base, last = names
+    if base and is_config_name(last):
+        return read_config(last, *base)
+    name = "-".join(names)
     if ".py" in name:
         from plimsoll.processes.environment import keep_jax_off_the_chip
 

@@ -77,6 +77,15 @@ class HubStream:
             files = datasets.load_dataset_builder(self.name, self.config).config.data_files
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
+    def examples(self) -> int | None:
+        """Returns the number of rows by the data set's own info; None where that does not say it."""
+        import datasets
+
+        quieten_retries()
+        with self._refusing():
+            splits = datasets.load_dataset_builder(self.name, self.config).info.splits or {}
+        return splits[self.split].num_examples if self.split in splits else None
+
     def read(self, at: dict) -> Iterator[Part]:
         """Yields the documents after a place in the stream."""
         stream = self.open()

@@ -25,7 +25,7 @@ def preset(name: str, **options: Any) -> Recipe:
     raises RecipeError for such a conflict.
 
     Args:
-        name: Name in the list of `plimsoll recipes`, like "code", or the path of a Python file with a recipe.
+        name: Name in the list of `plimsoll recipes`, like "code", or the path of a Python or TOML file with a recipe.
         options: Options of the recipe with their new values, like `seq_len=256`.
 
     Returns:
@@ -51,6 +51,10 @@ def _preset(name: str) -> Recipe:
 
     if files.is_file_name(name):
         return files.load(name)
+    if files.is_config_name(name):
+        from plimsoll.recipes.config import read_config
+
+        return read_config(name)
     if Path(name).exists():
         raise RecipeError(
             f"{name} is no recipe: data is named by an option, like `plimsoll train stories --dataset-id {name}`, and a"

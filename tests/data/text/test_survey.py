@@ -1,15 +1,17 @@
 """A survey counts what a loader yields; an inspection reads the beginning only."""
 
+import dataclasses
 import itertools
 import json
 from unittest import mock
 
 import pytest
 
+from plimsoll.data.hub import HubStream
 from plimsoll.data.packed import encoding
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.survey import collect_held_out, count_windows, describe_text, survey
+from plimsoll.data.text.survey import Survey, collect_held_out, count_windows, describe_text, expanded, survey
 from plimsoll.data.text.windows import TokenWindows
 
 
@@ -104,3 +106,22 @@ def test_held_out_tokens_are_those_documents_each_with_its_end(byte_tokenizer, l
     assert found(scan_bytes=6 + len(HELD) + 1) == letters * 2
     assert found(seq_len=3 * len(letters) - 1) == letters * 3
     assert found(seq_len=3 * len(letters)) == []
+
+
+def test_a_data_set_says_how_many_rows_a_split_has_where_its_card_does(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "a story"}\n' * 3)
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: train.jsonl\n"
+        "dataset_info:\n  features:\n  - name: text\n    dtype: string\n"
+        "  splits:\n  - name: train\n    num_bytes: 30\n    num_examples: 2119719\n---\n"
+    )
+    stream = HubStream(name=str(tmp_path), config=None, split="train", column="text")
+    assert stream.examples() == 2_119_719
+    assert dataclasses.replace(stream, split="validation").examples() is None
+
+
+@pytest.mark.parametrize(("documents", "times"), [(1_000_000, 990), (1_000, 1)])
+def test_the_beginning_of_a_stream_is_expanded_to_its_documents(documents, times):
+    beginning = Survey(documents=1_000, tokens=250_000, windows=1_900)
+    whole = expanded(beginning, documents)
+    assert whole == Survey(documents=round(0.99 * documents), tokens=times * 250_000, windows=times * 1_900)

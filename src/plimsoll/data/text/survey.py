@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plimsoll.data.text.documents import Documents, Piece
+from plimsoll.data.text.documents import HELD_OUT_SHARE, Documents, Piece
 from plimsoll.units import MIB
 
 if TYPE_CHECKING:
@@ -57,6 +57,20 @@ def survey(
             if enough is not None and windows >= enough:
                 break
     return Survey(documents=ended, tokens=tokens, windows=windows)
+
+
+def expanded(beginning: Survey, documents: int) -> Survey:
+    """Returns the counts that are expected of a whole text by those of its beginning.
+
+    Args:
+        beginning: Counts of its first documents.
+        documents: Number of its documents, those that are held out among them.
+    """
+    for_training = round((1 - HELD_OUT_SHARE) * documents)
+    times = max(1.0, for_training / max(1, beginning.documents))
+    return Survey(
+        documents=for_training, tokens=round(times * beginning.tokens), windows=round(times * beginning.windows)
+    )
 
 
 def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[str, Any]:

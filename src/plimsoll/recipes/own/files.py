@@ -35,10 +35,15 @@ def is_file_name(name: str) -> bool:
     return name.partition(":")[0].endswith(".py")
 
 
+def is_config_name(name: str) -> bool:
+    """Returns whether a recipe's name is that of a TOML file (recipes/config.py)."""
+    return name.endswith(".toml")
+
+
 def short_name(name: str) -> str:
     """Returns what a run of it is called: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
-    stem = Path(path).name.removesuffix(".py")  # a preset's name may have a dot in it
+    stem = Path(path).name.removesuffix(".py").removesuffix(".toml")  # a preset's name may have a dot in it
     return f"{stem}-{inside}" if inside else stem
 
 

@@ -27,6 +27,8 @@ KEPT = "tokens_in_cache"
 """Fact of a run whose text was tokenised before it began: the folder's name in the cache."""
 WINDOWS = "windows"
 """Fact of a run whose windows were counted: how many an epoch has."""
+WINDOWS_OF_A_STREAM = 20_000
+"""Windows at the beginning of a stream, by which all of its documents are taken to be."""
 VOCABULARY = 4_096
 """Tokens of a tokenizer that is trained for a model that asks for none."""
 
@@ -128,16 +130,17 @@ class Text(NamedText, Data):
         import numpy as np
 
         from plimsoll.data.text.kept import trained_tokenizer
-        from plimsoll.data.text.survey import collect_held_out, count_windows, survey
+        from plimsoll.data.text.survey import collect_held_out, count_windows, expanded, survey
         from plimsoll.data.text.tokenizer import load_tokenizer
 
         length = reading.length
+        documents = self.documents
+        expected = None
         if self.is_stream:
-            self._require_known_length(length)
             say(f"data: asking huggingface.co for {self.dataset_id}")
+            expected = self._documents_expected(documents, length)
 
         # The tokenizer, and the tokens where they are worth keeping.
-        documents = self.documents
         say(f"data: {documents.describe()}")
         if self.tokenizer is None:
             tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
@@ -156,27 +159,45 @@ class Text(NamedText, Data):
         if packed is not None:
             facts[KEPT] = packed.folder.name
 
-        # Their number. Where steps are the length of the run, a batch is enough.
+        # Their number. Where steps are the length of the run, a batch is enough; of a stream, its beginning.
         needs_all = length.steps is None or not self.use_streaming
         sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
         enough = None if needs_all else reading.batch_size
+        if expected is not None:
+            enough = max(reading.batch_size, WINDOWS_OF_A_STREAM)
         text = packed or survey(documents, tokenizer, **sizes, enough=enough)
+        if expected is not None:
+            text = expanded(text, expected)
+            say(f"data: about {text.tokens:,} tokens in the {expected:,} documents that {self.dataset_id} counts")
         windows = count_windows(text.tokens, **sizes)
         if packed is not None or needs_all:
-            counts = f"{text.documents:,} documents, {text.tokens:,} tokens, {windows:,} windows"
+            about = "" if expected is None else "about "
+            counts = f"{about}{text.documents:,} documents, {text.tokens:,} tokens, {windows:,} windows"
             facts |= {"description": f"{counts} in {self.dataset_id}", "tokens": text.tokens, WINDOWS: windows}
         data = f"{self.dataset_id} of {text.tokens:,} tokens"
         prepared = length.prepared_for(windows, data=data, facts=facts, seq_len=self.seq_len)
         return prepared if needs_all else replace(prepared, steps_per_epoch=None)
 
-    def _require_known_length(self, length: Length) -> None:
-        """Raises RecipeError for a stream whose run would be as long as the stream, which nobody knows."""
-        if length.steps is None and self.max_examples is None:
+    def _documents_expected(self, documents: Documents, length: Length) -> int | None:
+        """Returns the number of documents in a stream by its own info; None where the length of the run needs none.
+
+        Raises:
+            RecipeError: The run would be as long as the stream, and nothing says how long that is.
+        """
+        if length.steps is not None or self.max_examples is not None:
+            return None
+        from plimsoll.data.hub import HubStream
+
+        (stream,) = documents.files
+        assert isinstance(stream, HubStream)
+        expected = stream.examples() if self.use_streaming else None
+        if expected is None:
             raise RecipeError(
-                f"--dataset-id {self.dataset_id} is read over the network while training, so the length of an epoch"
-                " is unknown: say how many steps to train, like `plimsoll train stories --steps 10000`, or with"
-                " --max-examples 100000 use and count so many documents"
+                f"--dataset-id {self.dataset_id} is read over the network while training, and its info has no count of"
+                f" the split {self.split}, so the length of an epoch is unknown: say how many steps to train, like"
+                " `plimsoll train stories --steps 10000`, or with --max-examples 100000 use and count so many documents"
             )
+        return expected
 
     def _kept_tokens(
         self, documents: Documents, tokenizer: TextTokenizer, reading: Reading, say: Say
