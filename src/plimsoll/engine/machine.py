@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from plimsoll.engine.rates import card_rates, cpu_rates
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
+from plimsoll.units import MIB
 
 MOST_OF_A_MESSAGE = 400
 """Characters of a message from JAX or its plug-in after which it is cut off."""
+BATCH_BYTES = 16 * MIB
+"""Bytes of the batch whose transfer is timed."""
+CALLS = 5
+"""Calls that are timed; the fastest counts."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +54,39 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
         "flops": dict(rates.flops),
         **(of_card if backend == "gpu" else {}),
         "copy_bytes_per_second": rates.copy_bytes,
+        "transfer_bytes_per_second": _transfer_bytes(),
+        **_jit_seconds(),
     }
+
+
+def _transfer_bytes() -> float:
+    """Returns the bytes per second of a batch on its way from NumPy to the first device."""
+    batch = np.ones(BATCH_BYTES, np.uint8)
+
+    def transfer() -> None:
+        jax.block_until_ready(jax.device_put(batch))
+
+    return BATCH_BYTES / _least_seconds(transfer)
+
+
+def _jit_seconds() -> dict[str, float]:
+    """Returns the seconds in which a small function is compiled, and the seconds of each call after that."""
+    x = jnp.ones((128, 128))
+    begin = time.perf_counter()
+    compiled = jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(x).compile()
+    compile_seconds = time.perf_counter() - begin
+    call_seconds = _least_seconds(lambda: jax.block_until_ready(compiled(x)))
+    return {"compile_seconds": compile_seconds, "call_seconds": call_seconds}
+
+
+def _least_seconds(call: Callable[[], object]) -> float:
+    """Returns the least seconds of a few calls."""
+    times = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 def _local_devices() -> list[dict[str, str]]:
