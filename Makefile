@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-quick test-all test-by-hand pages check bench docs lock clean
+.PHONY: setup demo test test-quick test-all test-by-hand pages wheel check bench docs lock clean
 
 setup: .venv/ready
 	@echo 'set up. Next: make demo (plans, trains, writes text), or make test-quick while you change something'
@@ -55,6 +55,12 @@ test-by-hand: .venv/ready
 pages: .venv/ready
 	PYTHONPATH=src:tests/support $(BIN)/python docs/pages.py $(PAGES)
 
+# What can be installed and uploaded, in dist/: `pip install dist/*.whl`. docs/install.md says the rest.
+wheel: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	@echo 'next: pip install dist/*.whl in an environment of your own'
+
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,4 +91,4 @@ COMPILE := -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-
 	--no-emit-find-links --no-emit-trusted-host --no-header
 
 clean:
-	rm -rf .venv runs bench-out site .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv runs bench-out dist site .pytest_cache .ruff_cache .hypothesis

@@ -10,6 +10,10 @@ from plimsoll.errors import DataError, RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
 """The `--dataset-id` of the Python source that every machine with Python has."""
+TALES = "plimsoll:tales"
+"""The `--dataset-id` of the tales that are made here."""
+EMBEDDED = (STANDARD_LIBRARY, TALES)
+"""Texts that need no download."""
 
 FOLDER: ContextVar[Path] = ContextVar("folder", default=Path())
 """Folder of the user's code that runs: a file with a relative path is looked for there first."""

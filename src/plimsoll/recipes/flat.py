@@ -110,13 +110,13 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
 
 def absent_data(recipe: Recipe) -> dict[str, DataError]:
     """Returns options with why the data that they name is neither here nor on the Hugging Face hub, by its name."""
-    from plimsoll.data import STANDARD_LIBRARY
+    from plimsoll.data import EMBEDDED
     from plimsoll.data.text.opening import require_named
 
     absent: dict[str, DataError] = {}
     for name in ("dataset_id", "validation_id"):
         value = recipe.options.get(name)
-        if not value or value == STANDARD_LIBRARY:
+        if not value or value in EMBEDDED:
             continue
         try:
             require_named(value)

@@ -11,12 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.data import STANDARD_LIBRARY
+from plimsoll.data import STANDARD_LIBRARY, TALES
 from plimsoll.data.hub import HubStream, looks_like_hub_id
 from plimsoll.data.text.documents import Documents
 from plimsoll.data.text.formats import KNOWN, File, format_of
 from plimsoll.data.text.pieces import how_to_split
 from plimsoll.data.text.streams import COMPRESSED, PACKED_TO, open_bytes
+from plimsoll.data.text.tales import tales_file
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.units import GIB, MIB, format_bytes
 
@@ -53,6 +54,8 @@ def open_documents(
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
     if dataset_id == STANDARD_LIBRARY:
         return python_sources(max_examples=max_examples)
+    if dataset_id == TALES:
+        dataset_id = str(tales_file())
     files = named_files(dataset_id, config=config, split=split, column=text_column)
     if files is None:
         stream = HubStream(name=dataset_id, config=config, split=split, column=text_column)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from plimsoll.data import STANDARD_LIBRARY, model_rows
+from plimsoll.data import EMBEDDED, STANDARD_LIBRARY, model_rows
 from plimsoll.data.text.options import NamedText
 from plimsoll.errors import DataError, RecipeError
 from plimsoll.files.facts import Facts, facts_of
@@ -102,7 +102,7 @@ class Text(NamedText, Data):
         training. Raises DataError where the text is neither here nor named by an id."""
         from plimsoll.data.text.opening import require_named
 
-        return self.dataset_id != STANDARD_LIBRARY and not require_named(self.dataset_id)
+        return self.dataset_id not in EMBEDDED and not require_named(self.dataset_id)
 
     def facts(self) -> Facts:
         if self.is_stream:
