@@ -29,7 +29,7 @@ PAGE = (DOCS / "memory.md").read_text("utf-8")
 @pytest.mark.parametrize(
     "words",
     [
-        f"and {FILED.least_bytes // MIB} MiB and {FILED.instruction_bytes / KIB:g} KiB for each instruction",
+        f" {FILED.least_bytes // MIB} MiB and {FILED.instruction_bytes / KIB:g} KiB for each instruction",
         f": {READING.least_bytes // MIB} MiB and {READING.instruction_bytes / KIB:g} KiB for each instruction",
         f"and {RUNNING_BYTES // MIB} MiB that steps add",
         f"| `save buffers` | {SAVING_BYTES // MIB} MiB |",
