@@ -63,7 +63,7 @@ FURTHER = {
     "layerwise 1": Row(SMALL, SMALL.with_levers(layerwise=1), 0.5, size=WIDE | {"clip_norm": 0.0}),
 }
 """Other values of them, where one recipe is enough. TF32 saves time only, and float16 is for cards: what it saves there
-is in docs/levers.md, by their compiler."""
+is in docs/results.md, by their compiler."""
 ELSEWHERE = {
     "frozen_bits": "tests/contracts/test_levers.py",  # below: no recipe of the examples has frozen weights
     "embedding_bits": "tests/levers/test_embedding_bits.py",  # of a published model beside adapters

@@ -1,5 +1,5 @@
-"""Files for clusters in docs/examples: what they start is a command of today. docs/scale.md says by which schemas the
-rest was checked."""
+"""Files for clusters in docs/examples: what they start is a command of today. notes, "Several processes", says by
+which schemas the rest was checked."""
 
 import json
 import re

@@ -19,6 +19,8 @@ from plimsoll.planner.bytes import (
     SAVING_BYTES,
     TRIED,
 )
+from plimsoll.planner.estimated import ON_ONE_DEVICE, ON_SEVERAL
+from plimsoll.planner.speed import CHUNKED_OVER_MEASURED, ESTIMATED_OVER_MEASURED, RATED_OVER_MEASURED
 from plimsoll.units import KIB, MIB, format_count
 from small_tasks import parameters_of
 
@@ -29,7 +31,7 @@ PAGE = (DOCS / "memory.md").read_text("utf-8")
 @pytest.mark.parametrize(
     "words",
     [
-        f"and {FILED.least_bytes // MIB} MiB and {FILED.instruction_bytes / KIB:g} KiB for each instruction",
+        f" {FILED.least_bytes // MIB} MiB and {FILED.instruction_bytes / KIB:g} KiB for each instruction",
         f": {READING.least_bytes // MIB} MiB and {READING.instruction_bytes / KIB:g} KiB for each instruction",
         f"and {RUNNING_BYTES // MIB} MiB that steps add",
         f"| `save buffers` | {SAVING_BYTES // MIB} MiB |",
@@ -44,6 +46,25 @@ def test_the_page_of_memory_says_what_the_planner_charges(words):
 def test_the_page_of_scale_says_what_compiling_takes():
     words = f"{COMPILING.least_bytes // MIB} MiB and {COMPILING.instruction_bytes / KIB:g} KiB for each instruction"
     assert words in (DOCS / "scale.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("plans", "ratios"), [ON_ONE_DEVICE, ON_SEVERAL])
+def test_the_page_of_chips_says_how_far_estimated_bytes_are(plans, ratios):
+    least, most = ratios
+    words = f"between {1 - 1 / most:.0%} less and {1 / least - 1:.0%} more, in {plans} plans".replace("%", " %")
+    assert words in (DOCS / "chips.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [
+        ESTIMATED_OVER_MEASURED,
+        (CHUNKED_OVER_MEASURED, ESTIMATED_OVER_MEASURED[1]),
+        RATED_OVER_MEASURED,
+    ],
+)
+def test_the_page_of_chips_says_how_far_estimated_seconds_are(least, most):
+    assert f" {round(1 / most, 2):g} to {round(1 / least, 2):g} " in (DOCS / "chips.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

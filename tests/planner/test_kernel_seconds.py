@@ -40,7 +40,7 @@ MILLISECONDS = [
     ("code 128 x 4, 64 x 1, on an H200", 7.2, 4.9),
     ("97.5M, 32 x 2, on an H200", 110.1, 136.3),
 ]
-"""All steps that were timed on a card (docs/chips.md has the conditions)."""
+"""All steps that were timed on a card (notes, "Steps timed on cards", has the conditions)."""
 
 
 def estimated(name):

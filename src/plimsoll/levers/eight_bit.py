@@ -18,7 +18,7 @@ by 4.0 % instead of 3.3 % after 500 steps); where magnitudes differ by element i
 
 Blocks of 64, because at 128 updates are off by 8 % more, for 0.06 bytes. Leave it off for embeddings, norms and small
 leaves: they are few, and a row of an embedding is as large as its token is frequent. It costs time: about
-twice that of an update over float32 state, which waits for memory (docs/levers.md).
+twice that of an update over float32 state, which waits for memory (docs/results.md).
 """
 
 from typing import NamedTuple

@@ -60,7 +60,7 @@ TIMED_KERNELS_SHARE = 0.011
 """Extra bytes of kernels that the card's clock chooses, as a share of the step's bytes.
 
 With such kernels an H100 took up to 1.01 % more than predicted for one plan of six, and without them never more
-(2026-11-23, jax 0.11.2; docs/chips.md)."""
+(2026-11-23, jax 0.11.2; notes, "Determinism on cards")."""
 
 AFTER_OVERRUN = "margin after an overrun"
 """Name of the component for the margin that a run gets after it exceeded an earlier prediction."""

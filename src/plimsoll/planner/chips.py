@@ -1,7 +1,8 @@
 """Chips to plan for, by name, with memory, rates, links and compiler options.
 
 The figures are in `chips.toml` beside this file, each with its source. A user adds chips in a file of the same format
-(docs/chips.md). The chip `cpu` is this machine, and its rates are measured.
+(docs/chips.md). Two cards were measured, an H100 and an H200. The chip `cpu` is this machine, and its rates are
+measured.
 """
 
 from __future__ import annotations

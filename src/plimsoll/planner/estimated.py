@@ -7,7 +7,7 @@ from plimsoll.planned import EstimateBand, Ledger
 ON_ONE_DEVICE = 21, (0.87, 1.49)
 """Plans for one device that were both estimated and compiled: their number, and the lowest and highest ratio of the
 estimated to the compiled bytes of a step beyond its state. 19 plans are for three cards (0.87 to 1.09) and 2 for a
-tpu-v5e-1, of five recipes, on 2026-11-30 (jax 0.10.2). docs/chips.md lists them."""
+tpu-v5e-1, of five recipes, on 2026-11-30 (jax 0.10.2). docs/results.md lists them."""
 ON_SEVERAL = 32, (0.46, 1.73)
 """Plans for several devices that were both estimated and compiled: their number, and the lowest and highest ratio of
 estimated to compiled bytes. 14 plans of `stories` are for a tpu-v5e-8 (2026-11-21), 18 for a tpu-v4-64 (2026-11-26)."""

@@ -61,9 +61,8 @@ def require_levers(pins: Mapping[str, Any]) -> None:
     """Raises RecipeError if a pin does not name a lever, or the lever cannot have its value."""
     for name, value in pins.items():
         if name not in LEVERS:
-            hint = (
-                did_you_mean(str(name), LEVERS) or f"; there are {names_in_words(LEVERS, all_of_them='docs/levers.md')}"
-            )
+            names = names_in_words(LEVERS, all_of_them="docs/all-levers.md")
+            hint = did_you_mean(str(name), LEVERS) or f"; there are {names}"
             raise RecipeError(f"pins name levers, and there is none called {name}{hint}")
         if not LEVERS[name].allows(value):
             shown = textwrap.shorten(repr(value), 80)

@@ -29,7 +29,7 @@ to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for lon
 def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
     """Returns bfloat16 alone on an accelerator that multiplies in it: there it is faster, and smaller.
 
-    A decoder written by hand was 1.8 times as fast with it on an H100, in three quarters of the bytes (docs/levers.md).
+    A decoder written by hand was 1.8 times as fast with it on an H100, in three quarters of the bytes (notes).
     On a CPU either may be faster, and where products are not faster in bfloat16 it is for its bytes.
     """
     if PRECISION.tried(problem, rates) != ["bfloat16"]:

@@ -2,7 +2,7 @@
 
 By default XLA chooses kernels for an NVIDIA GPU by timing them, and some add in whatever order their threads finish:
 on an H100 three runs of one plan parted at step 10. What is given up for equal runs are Triton's products and that
-timing (the options: `training/program.py`; openxla/xla #14125; figures: docs/chips.md, "The same bits"), and cuDNN's
+timing (the options: `training/program.py`; openxla/xla #14125; notes, "Determinism on cards"), and cuDNN's
 faster backward pass of attention, of fewer bytes (levers/cudnn_workspace.py). A step's other bytes may be more or fewer
 then: casts are no longer fused into products.
 """

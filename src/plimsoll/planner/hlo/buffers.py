@@ -6,7 +6,7 @@ the temporary's lifetime (lifetimes.py). Without a schedule, the largest of the 
 Listed buffers are always disjoint, and their sum is at most the allocation.
 
 Compilers for chips that are not in this machine report no buffer assignment. For them the schedule gives the lifetimes,
-and `values.py` the values that share bytes. docs/chips.md compares the sums with the allocations.
+and `values.py` the values that share bytes. Its docstring compares the sums with the allocations.
 """
 
 from __future__ import annotations

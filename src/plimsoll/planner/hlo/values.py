@@ -9,7 +9,9 @@ on-chip memory of a TPU).
 Other values that use the same bytes one after another are not found, and `buffers.at_peak` does not need them: it sums
 the values alive at one time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc
 (GetInPlaceInputOutputPairs). An operation may also overwrite an operand that nothing reads later. This is left out,
-because the compiler for GPUs does it too seldom (docs/chips.md has the sums).
+because the compiler for GPUs does it too seldom: the values add up to the compiler's own temporaries within 0.05 % in 6
+of 8 plans for an h200, to 0.8 % less in one and 5.8 % more in another. For a tpu-v5e-8 they add up to less: 16 % of
+3.8 GB, 19 % of 39 MB and all of 5.7 MB are not found.
 """
 
 from __future__ import annotations
