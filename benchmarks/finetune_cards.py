@@ -1,4 +1,4 @@
-"""Fine-tuning on cards that are not here: the tables of docs/finetune.md, bytes by the card's own compiler.
+"""Fine-tuning on cards that are not here: the tables of docs/results.md, bytes by the card's own compiler.
 
     python benchmarks/finetune_cards.py published [--only t4 torchtune litgpt]
     python benchmarks/finetune_cards.py context [--model llama-3.1-8b] [--tokens 4096 8192 ...] [--variant plain host]
