@@ -77,11 +77,19 @@ SMALL_RECIPES = {
     "ladder recommend": "--batch-size 8",
     "ladder longcontext-nano": "--width 32 --layers 2 --states 8 --seq-len 32",
     "train sudoku-4x4": f"--data data/sudoku-4x4 --width 32 --heads 1 {PINNED}",
+    "plan longcontext": "--width 32 --layers 2 --states 8",
+    "plan longcontext-small-32k": "--width 32 --layers 2 --states 8",
+    "plan sudoku-mlp": "--width 32",
+    "config sudoku-mlp": "--width 32",
     "train sudoku-mlp": f"--width 32 {PINNED}",
     "train longcontext": f"--data packed/ --width 32 --layers 2 --states 8 --seq-len 32 {PINNED} --loss-chunk 0",
     "train recommend": PINNED,
     "train recommend-gemma-2b": "--batch-size 8 --gradient-accumulation-steps 1",
     "train recommend-llama-3.2-1b": "--batch-size 8 --gradient-accumulation-steps 1",
+    "config control": "--width 32 --batch-size 8",
+    "config longcontext-small-32k": "--width 32 --layers 2 --states 8 --seq-len 32 --batch-size 8",
+    "train longcontext-small-32k": f"--width 32 --layers 2 --states 8 --seq-len 32 {PINNED} --loss-chunk 0",
+    "config recommend-tpu-optimized": "--pretrained ./gemma-2b",
     "train control": f"--data windows.h5 --width 32 {PINNED}",
     "train finetune": f"--seq-len 128 {PINNED} --loss-chunk 0",
 }
@@ -168,6 +176,8 @@ def outputs(words: Words) -> list[str]:
     """Returns the paths that a command writes."""
     options = ("--run", "--output-dir", "--out", "--adapter", "--merged")
     places = [value for option, value in pairwise(words) if option in options]
+    if words[0] == "config":
+        places = ["mine.toml"]
     if words[0] == "train" and not places:
         places = [f"runs/{Path(words[1]).stem}"]
     return places
@@ -219,6 +229,8 @@ class Scratch:
         )
         if words[0] == "plan" and "--json" in words:
             (self.place / "plan.json").write_text(ended.stdout)
+        if words[0] == "config":
+            (self.place / "mine.toml").write_text(ended.stdout)
         return ended
 
 

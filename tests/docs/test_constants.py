@@ -80,7 +80,7 @@ def test_the_page_of_stories_says_which_shape_a_size_has(target, vocabulary):
 def test_the_page_of_the_guides_says_how_a_size_without_a_shape_is_refused():
     with pytest.raises(RecipeError) as refusal:
         sized(1_000_000, vocab=10_000)
-    assert f"`{refusal.value}`" in (DOCS / "from-the-guides.md").read_text("utf-8")
+    assert f"`{refusal.value}`" in (DOCS / "guide-tinystories.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("command", ["plimsoll", "plimsoll recipes"])

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,12 @@ def commands(page: Path) -> list[list[str]]:
         lines += typed_lines(block.replace("\\\n", " ").splitlines())
     lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
     words = [shlex.split(line, comments=True) for line in lines if line.lstrip().startswith("plimsoll ")]
-    return [rest for _, *rest in words]
+    return [before_redirection(rest) for _, *rest in words]
+
+
+def before_redirection(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command without `> FILE`."""
+    return list(takewhile(lambda word: word != ">", words))
 
 
 def typed_lines(block: Sequence[str]) -> Sequence[str]:

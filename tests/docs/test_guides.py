@@ -10,6 +10,7 @@ from interaction_files import write_small
 from packed_files import write_packed
 from page_commands import PAGES, ROOT, commands
 from plimsoll.cli.help import Page
+from plimsoll.cli.look import ConfigOptions
 from plimsoll.cli.main import COMMANDS
 from plimsoll.cli.options import LadderOptions, PlanOptions, TrainOptions
 from plimsoll.cli.parse import parse, parse_with_recipe, values_typed
@@ -23,7 +24,7 @@ from pretrained_folders import LLAMA, write
 from puzzle_files import write_split
 from recipe_packages import installed_into
 
-OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}
+OPTIONS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions, "config": ConfigOptions}
 SETS = {"data/sudoku-4x4": (16, 6), "data/sudoku": (81, 11)}
 """Folders of puzzles that pages name: tokens of a puzzle, and of the vocabulary."""
 
@@ -48,6 +49,7 @@ def place(tmp_path_factory):
         for split in ("train", "test"):
             write_split(folder / name / split, groups=[[1]], seq_len=seq_len, vocab_size=vocab_size, identifiers=1)
     write_packed(folder / "packed", [1, 2, 256] * 10)
+    (folder / "mine.toml").write_text('[mine]\nlike = "control"\n')
     installed_into(folder / "site")
     return folder
 
@@ -90,8 +92,157 @@ def require_parsed(name, rest):
         values_typed(page_of(rest[0], preparations()[rest[0]]), rest[1:])
 
 
-def test_the_guide_is_translated_command_by_command():
-    assert len(commands(ROOT / "docs/from-the-guides.md")) >= 20
+ROWS = {
+    "guide-hdf5.md": [
+        # Overview and memory.
+        "streams HDF5 in batches",
+        "100M samples",
+        "JIT-compiled train and evaluation steps",
+        "efficient device transfers",
+        "average time",
+        "time left",
+        "Checkpoints are automatic",
+        "CPU backend, stable",
+        # Installation, scripts.
+        "jax-metal",
+        "jax[cuda11]",
+        "test_gpu_training.py",
+        "train_jax.py",
+        "data_generation_jax.py",
+        "inspect_data.py",
+        "Memory usage comparison",
+        "`jax.device_put` of each batch",
+        "vectorized operations, multi-core",
+        "M4 MacBook Pro",
+        # Trouble.
+        "`batch_size` 256, then 128, 64",
+        "slow: JIT, shorter sequences, smaller model",
+        "TRAINING_CONFIG",
+        "Production ready, 100M+",
+    ],
+    "guide-tinystories.md": [
+        "--dataset-id skeskinen/TinyStories-Instruct-hf",
+        "`--use-streaming` is the default",
+        "StreamingDataLoader",
+        'batch["input_ids"].shape',
+        "--gradient-accumulation-steps 4`: 128 a step",
+        "--use-mixed-precision",
+        "--use-8bit-optimizer",
+        "tokenised once and stored",
+        "--shuffle-buffer-size 10000",
+        "1036 MB",
+        '"100x"',
+        "8-16 GB",
+        "--target-params 500000",
+        "seven remedies",
+        "slow training",
+        "data not shuffling well",
+        "estimate_memory_usage",
+        "jax.local_devices()",
+        "train_model.py",
+        "don't pre-tokenize and store",
+        "--no-use-streaming",
+    ],
+    "guide-trm.md": [
+        "ACT halting",
+        "JAX vs PyTorch key differences",
+        "`jax.lax.pmean` of gradients",
+        "--worker=all",
+        "Verify installation",
+        "NumPy iterator",
+        "PyTreeCheckpointer",
+        "EMAState",
+        "wandb.log",
+        "evaluation loop",
+        "Experiments in a row",
+        "equivalence with PyTorch",
+        "50,000 epochs",
+        "data sets on all workers",
+        "Multi-host coordination",
+        "~500K examples/s",
+        "2-3 % of 128 GB",
+        "process_index()",
+        "make_jaxpr",
+        "start_server(9999)",
+        "jax_debug_nans",
+        "GCS",
+        "build_sudoku_dataset.py",
+        "Known limitations",
+    ],
+    "guide-32k.md": [
+        "GradScaler",
+        "num_workers=4",
+        "pin_memory",
+        "gradient_accumulation",
+        "empty_cache",
+        "OneCycleLR",
+        "--precision tf32",
+        "clip_grad_norm_",
+        "num_eigenstates",
+        "use_gradient_checkpointing",
+        "PreTokenizedDataset",
+        "35,000-45,000 tokens/s",
+        "train_small_32k.sh",
+        "DigitalOceanTrainer",
+        "CUDA_LAUNCH_BLOCKING",
+        "92 hours",
+        "~7.2 GB",
+        "save_steps",
+        "--checkpoint_dir ./checkpoints",
+        "Memory/allocated_gb",
+        "nvidia-smi dmon",
+        "pretokenize_and_pack.py",
+        "--largest batch-size",
+        "torch.utils.bottleneck",
+        "out of memory: batch, accumulation, `chunk_size`, checkpointing",
+        "training unstable",
+        "torchrun --nproc_per_node=4",
+        "validation set",
+    ],
+    "guide-efficientids.md": [
+        "--config tpu_optimized",
+        "meta-llama/Llama-3.2-1B",
+        "--item-embedding-dim 384",
+        "remat saves 40-60 %",
+        "bfloat16 saves 50 %",
+        "2 x 8 = 16",
+        "get_tpu_optimized_config",
+        "TrainingConfig(",
+        "Trainer(model=",
+        "6.5 GB",
+        "A100, H100, RTX 4090",
+        "Detected platform",
+        "weights stay float32",
+        "no dimension reduced",
+    ],
+}
+"""Of each guide, words of every heading, command, class and figure that its page answers."""
+TITLES = {
+    "guide-hdf5.md": "Memory-Efficient JAX Training Guide",
+    "guide-tinystories.md": "Memory Optimization Guide",
+    "guide-trm.md": "JAX/Flax Deployment Guide for TPU v4-64",
+    "guide-32k.md": "Training Script Optimizations Complete",
+    "guide-efficientids.md": "Memory Optimizations for EfficientIDs Flax",
+}
+
+
+@pytest.mark.parametrize("page", ROWS)
+def test_a_page_answers_every_row_of_its_guide(page):
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    assert [row for row in ROWS[page] if row not in text] == []
+
+
+@pytest.mark.parametrize("page", TITLES)
+def test_a_page_has_the_title_of_its_guide_and_leads_to_help(page):
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    title, _, first, *_ = text.splitlines()
+    assert title == f"# {TITLES[page]}"
+    assert first.startswith(f'If your guide is called "{TITLES[page]}"')
+    assert "(trouble.md" in text
+
+
+def test_all_promises_of_the_guides_are_there():
+    assert sum(len({*rows}) for rows in ROWS.values()) == 109
 
 
 def parsed(flags):
