@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
 from plimsoll.models.sizing import sized
 from plimsoll.optimizers.settings import Decay
@@ -81,13 +80,6 @@ def test_the_page_of_the_guides_says_how_a_size_without_a_shape_is_refused():
     with pytest.raises(RecipeError) as refusal:
         sized(1_000_000, vocab=10_000)
     assert f"`{refusal.value}`" in (DOCS / "guide-tinystories.md").read_text("utf-8")
-
-
-@pytest.mark.parametrize("command", ["plimsoll", "plimsoll recipes"])
-def test_the_page_of_the_first_hour_shows_what_is_printed(command, capsys):
-    assert main(command.split()[1:]) == 0
-    printed = capsys.readouterr().out.rstrip()
-    assert f"```text\n$ {command}\n{printed}\n```" in (DOCS / "first-hour.md").read_text("utf-8")
 
 
 def test_the_page_of_optimizers_has_a_row_for_every_decay():

@@ -4,9 +4,9 @@ import pytest
 
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.config import read_config, written
+from plimsoll.recipes.config import written
 from plimsoll.recipes.registered import PRESETS
-from plimsoll.recipes.registry import preset
+from plimsoll.recipes.registry import preset, read_config
 
 OWN = """
 import jax.numpy as jnp

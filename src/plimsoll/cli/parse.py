@@ -180,8 +180,7 @@ def recipe_named(*names: str) -> Recipe:
     Args:
         names: Name of a recipe or a file, or the parts of a preset's name; or a recipe and a TOML file of its options.
     """
-    from plimsoll.recipes.config import read_config
-    from plimsoll.recipes.registry import preset
+    from plimsoll.recipes.registry import preset, read_config
 
     *base, last = names
     if base and is_config_name(last):

@@ -41,6 +41,25 @@ def read_presets(path: Path) -> dict[str, Preset]:
     return presets
 
 
+def read_config_table(file: str) -> dict[str, Any]:
+    """Returns the one table of a TOML file."""
+    try:
+        tables = tomllib.loads(Path(file).expanduser().read_text("utf-8"))
+    except OSError as problem:
+        raise RecipeError(
+            f"--config {file} cannot be read: {problem.strerror}. `plimsoll config stories > recipe.toml` writes one"
+        ) from None
+    except ValueError as problem:
+        raise RecipeError(f"{file} is not TOML: {problem}") from None
+    values = [*tables.values()]
+    if len(values) != 1 or not isinstance(values[0], dict):
+        raise RecipeError(
+            f"{file} must have one table, like [mine], with the options below it: it has"
+            f" {', '.join(map(str, tables)) or 'nothing'}"
+        )
+    return values[0]
+
+
 def read_family(path: Path, presets: Mapping[str, Preset]) -> Family:
     """Returns the family that a TOML file describes, with these presets."""
     table = tomllib.loads(path.read_text("utf-8"))

@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll.errors import RecipeError, did_you_mean
+from plimsoll.recipes.family import Preset
 from plimsoll.recipes.flat import chosen, overridden
 from plimsoll.recipes.recipe import Recipe
-from plimsoll.recipes.registered import ROLES, broken_packages, part_class, preparations, presets, record_of
+from plimsoll.recipes.registered import (
+    ROLES,
+    broken_packages,
+    part_class,
+    preparations,
+    presets,
+    read_config_table,
+    record_of,
+)
 from plimsoll.recipes.verbs import resolved
 
 
@@ -52,8 +61,6 @@ def _preset(name: str) -> Recipe:
     if files.is_file_name(name):
         return files.load(name)
     if files.is_config_name(name):
-        from plimsoll.recipes.config import read_config
-
         return read_config(name)
     if Path(name).exists():
         raise RecipeError(
@@ -65,6 +72,34 @@ def _preset(name: str) -> Recipe:
     raise RecipeError(
         f"there is no recipe called {name!r}{hint} `plimsoll recipes` lists all {len(known)}, and a file of your own is"
         f" named like my_recipe.py{broken_packages()}"
+    )
+
+
+def read_config(file: str, base: str | None = None) -> Recipe:
+    """Returns the recipe in a TOML file.
+
+    Args:
+        file: Path of the file.
+        base: Name of the recipe whose options the file changes, where the file names none.
+
+    Raises:
+        RecipeError: The file cannot be read, names no recipe or another one than `base`, or has an option that the
+            recipe refuses.
+    """
+    table = read_config_table(file)
+    like, parts = table.pop("like", base), table.pop("parts", None)
+    options = {name: None if value == "None" else value for name, value in table.items() if name not in Preset._fields}
+    if base is not None and (like != base or parts is not None):
+        raise RecipeError(f"{base} and --config {file} each name a recipe: leave {base} out, or `like` and `parts`")
+    try:
+        if parts is not None:
+            return of_parts(parts, options)
+        if like is not None:
+            return overridden(preset(like), options)
+    except RecipeError as problem:
+        raise RecipeError(f"{file}: {problem}") from None
+    raise RecipeError(
+        f'{file} names no recipe: add `like = "stories"`, or its `parts` as `plimsoll config stories` prints them'
     )
 
 
