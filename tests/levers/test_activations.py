@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from planner_examples import STATIC, problem
-from plimsoll.engine.serve import Answers
+from plimsoll.engine.answers import Answers
 from plimsoll.errors import RecipeError
 from plimsoll.levers.activations import swiglu
 from plimsoll.levers.precision import Form, dot, dot_columns, dot_rows

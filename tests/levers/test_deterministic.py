@@ -10,8 +10,8 @@ import pytest
 from for_cuda import answer_for_cuda
 from making import made
 from planner_examples import FakeCompiler, problem, search
+from plimsoll.engine.answers import Answers
 from plimsoll.engine.backends import topology
-from plimsoll.engine.serve import Answers
 from plimsoll.engine.trial import prepare
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Plan
@@ -133,7 +133,7 @@ FOR_A_GPU = """
 import json
 import jax, jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
-from plimsoll.engine.serve import Answers
+from plimsoll.engine.answers import Answers
 from plimsoll.engine.trial import prepare
 from plimsoll.planned import Plan
 from plimsoll.planner.chips import chip

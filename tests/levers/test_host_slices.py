@@ -58,7 +58,7 @@ recipe = plimsoll.recipe(
 """A user's recipe of frozen layers, learned ones beside them: no other kind may leave frozen weights on the host."""
 COMPILED = """
 import json, pathlib, sys
-from plimsoll.engine.serve import Answers
+from plimsoll.engine.answers import Answers
 from plimsoll.planned import Plan
 from plimsoll.planner.types import Subject
 from plimsoll.values import from_json

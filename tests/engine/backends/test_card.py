@@ -48,7 +48,7 @@ def test_plans_are_compiled_for_the_device_that_is_here_and_run_on_it(monkeypatc
 
 def test_a_cpu_does_not_take_the_cards_place_without_a_word():
     """JAX falls back to it where the card cannot be used."""
-    with pytest.raises(PlimsollError, match="on the NVIDIA H200 of this machine, and JAX finds a cpu in the process"):
+    with pytest.raises(PlimsollError, match="NVIDIA H200 of this machine, but JAX finds a cpu"):
         Card(subject(kind="NVIDIA H200"))
 
 
