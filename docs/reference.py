@@ -1,4 +1,4 @@
-"""Writes the pages of all options and of all levers, options.md and all-levers.md, from the tables in the code.
+"""Writes the pages of all options, all levers and the Python API: options.md, all-levers.md and api.md, from the code.
 
 python docs/reference.py             writes the pages
 python docs/reference.py --check     fails where a page is not what the code says
@@ -7,13 +7,17 @@ python docs/reference.py --check     fails where a page is not what the code say
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import plimsoll
 from plimsoll.api.use import USES
 from plimsoll.cli.help import shown_default
 from plimsoll.cli.ladder import LadderOptions
@@ -46,6 +50,44 @@ ROLES = {
     "optimizer": "How weights are updated",
     "length": "How long, and how much at a time",
 }
+API_PAGE = """# Python API
+
+Every public name of `import plimsoll`, from its docstring, written by `python docs/reference.py`. Importing the package
+imports nothing else; a name is loaded when it is first used. In the examples `np`, `jnp` and `optax` are imported as
+usual. Sizes are bytes unless a name says otherwise. `plimsoll.__version__` is the version of the package, as text.
+"""
+API = {
+    "Plan and train": {
+        "plan": "",
+        "RecipePlan": "fits peak_bytes step_seconds levers largest compare",
+        "FunctionPlan": "train start step params",
+        "train": "",
+        "finetune": "",
+        "Tune": "plan train export",
+    },
+    "Runs": {"load": "", "Run": "ledger metrics params evaluate sample solve rank export report fingerprint train"},
+    "Recipes": {
+        "preset": "",
+        "recipe": "",
+        "OwnRecipe": "init loss data validation_data optimizer",
+        "Recipe": "options replace spec effective_batch",
+    },
+    "Optimizers": {"AdamW": "", "Muon": "", "Lion": "", "AdamATan2": "", "Rates": "schedule", "Optimizer": "rule"},
+    "Data": {"loader": "", "Hdf5": "", "estimate_memory_usage": ""},
+    "Inside a loss of your own": {"widened": "", "rematerialised": ""},
+    "Errors": {
+        "PlimsollError": "",
+        "RecipeError": "",
+        "DataError": "",
+        "BudgetError": "",
+        "RunError": "",
+        "CheckpointError": "",
+        "StoppedError": "",
+    },
+}
+"""Headings of the page to public names, with the members that are shown."""
+SECTIONS = ("Args:", "Returns:", "Raises:", "Attributes:", "Yields:")
+"""Headings in a docstring, whose lines are indented."""
 COMMANDS = {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions, **USES}
 
 
@@ -137,7 +179,57 @@ def levers_page() -> str:
     return "\n".join([*lines, ""])
 
 
-PAGES = {"options.md": options_page, "all-levers.md": levers_page}
+def api_page() -> str:
+    """Returns the page of the Python API."""
+    lines = [API_PAGE]
+    for title, names in API.items():
+        lines += [f"## {title}", ""]
+        for name, members in names.items():
+            public = getattr(plimsoll, name)
+            lines += entry(public, f"plimsoll.{name}", "###")
+            for member in members.split():
+                lines += entry(inspect.getattr_static(public, member), f"{name}.{member}", "####")
+    return "\n".join(lines)
+
+
+def entry(thing: Any, name: str, heading: str) -> list[str]:
+    """Returns the lines of a public name: its signature, and its docstring in Markdown."""
+    lines = [f"{heading} {name}", ""]
+    if callable(thing) and not (inspect.isclass(thing) and issubclass(thing, Exception)):
+        lines += ["```text", signature(thing, name), "```", ""]
+    return [*lines, *markdown(inspect.getdoc(thing) or ""), ""]
+
+
+def signature(thing: Any, name: str) -> str:
+    """Returns how a function or class is called, an argument a line where there are many."""
+    given = {name: one for name, one in inspect.signature(thing).parameters.items() if name not in ("self", "say")}
+    parameters = [
+        str(one).partition(":")[0] if one.default is inspect.Parameter.empty else f"{name}={one.default!r}"
+        for name, one in given.items()
+    ]
+    line = f"{name}({', '.join(parameters)})"
+    return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(parameters) + ",\n)"
+
+
+def markdown(docstring: str) -> list[str]:
+    """Returns a docstring of Google's style as Markdown."""
+    lines = []
+    for block in re.split(r"\n(?=\S+:\n)", docstring):
+        head, _, rest = block.partition("\n")
+        body = textwrap.dedent(rest)
+        if head == "Example:":
+            code = re.sub(r"  # doctest: .*", "", body.strip())
+            lines += ["```pycon", code, "```"]
+        elif head in SECTIONS:
+            items = re.sub(r"\n {4,}", " ", body.strip())
+            items = re.sub(r"^(\*{0,2}[\w, ]+): ", r"* `\1`: ", items, flags=re.MULTILINE)
+            lines += [f"**{head[:-1]}**", "", *items.splitlines(), ""]
+        else:
+            lines += [block.strip(), ""]
+    return lines
+
+
+PAGES = {"api.md": api_page, "options.md": options_page, "all-levers.md": levers_page}
 
 
 def main() -> int:
