@@ -15,7 +15,7 @@ it, `--runs` times, each time in a process of its own with evaluations and two s
 counts. What is refused runs with the memory that the refusal advises.
 
 `--recipe all` draws of every recipe in turn, with data from a folder that holds `windows.h5`, `sets`, `packed`,
-`toys` and `records.jsonl`. Every third configuration is large then: with nothing recomputed and the whole batch
+`toys` and `records.jsonl`. Every second configuration is large then: with nothing recomputed and the whole batch
 at once its peak is above LARGE_BYTES.
 
 A row is written to bench-out/ as soon as it is there. Its bytes are `budget` as drawn, `memory` as given to the runs,
@@ -52,7 +52,7 @@ PATIENCE = 3600
 """Seconds that a plan or a run may take."""
 MOST_BYTES = 6 * 2**30
 """Budgets stay below it: the machine has other users."""
-LARGE_BYTES = 3 * 2**29
+LARGE_BYTES = 3 * 2**30
 """Least activations and logits of a large configuration."""
 NEAR_FLOOR = (-8, 24)
 """MiB beyond the floor."""
@@ -65,7 +65,7 @@ STEP_FLOPS = 100e9
 STEP_TOKENS = (512, 16_384)
 LOGITS_BYTES = 512 * 2**20
 """At most, of the whole effective batch in float32."""
-LARGE_TIMES = 6
+LARGE_TIMES = 12
 """Times the work, the tokens and the logits that a large configuration may have."""
 
 Options = dict[str, Any]
@@ -240,11 +240,11 @@ class Configuration:
 def draw(given: argparse.Namespace, number: int) -> Configuration:
     """Returns a configuration that a user might ask for, at a size that trains in seconds."""
     dice = random.Random(f"{given.recipe}/{given.seed}/{number}")
-    is_large = given.recipe == "all" and number % 3 == 2
+    is_large = given.recipe == "all" and number % 2 == 1
     presets = PRESETS[given.recipe]
     preset = dice.choice(LARGE if is_large else presets)
     if given.recipe == "all" and not is_large:
-        preset = presets[number % len(presets)]
+        preset = presets[number // 2 % len(presets)]
     while True:
         options = {name: dice.choice(values) for name, values in (CHOICES[preset] | COMMON).items()}
         options |= data_of(given, preset, dice, options)
@@ -303,6 +303,9 @@ def data_of(given: argparse.Namespace, preset: str, dice: random.Random, options
     if preset == "finetune":
         more["pretrained"] = model_of(given, dice)
         options.pop("ema_decay")
+        config = json.loads((Path(more["pretrained"]) / "config.json").read_text())
+        keys = config["hidden_size"] // config["num_attention_heads"] * config["num_key_value_heads"]
+        options["lora_rank"] = min(options["lora_rank"], keys // 2)
         if not options["lora_rank"]:
             options.pop("lora_targets")
             options.pop("lora_dropout")

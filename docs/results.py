@@ -117,7 +117,7 @@ def errors_of_draw(result: Any) -> list[dict[str, Any]]:
             "below": sum(error < 0 for error in errors),
             "over": sum(max(row["peaks"]) > row["memory"] for row in measured),
             "refused": len(refused),
-            "wrongly": sum(max(row["peaks"]) <= row["budget"] for row in refused),
+            "within": sum(max(row["peaks"]) <= row["budget"] for row in refused),
         }
     ]
 

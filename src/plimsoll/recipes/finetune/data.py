@@ -14,7 +14,6 @@ from plimsoll.options import Count, FilePath, Ge, PositiveCount
 from plimsoll.recipes.parts import Batch, Data, HostMemory, Needs, Prepared, Reading, Say
 from plimsoll.recipes.specs import DocumentSpec
 from plimsoll.types import Source
-from plimsoll.units import MIB
 
 if TYPE_CHECKING:
     from plimsoll.data.chat.encoded import Encoded
@@ -26,8 +25,6 @@ PLANNED_DOCUMENTS = 100_000
 """Documents of a data set that nobody has named yet."""
 PLANNED_TOKENS = 300
 """Tokens of one of them."""
-READER_BYTES = 4 * MIB
-"""What reading the encoded examples leaves in the heap."""
 TOKENIZER = "tokenizer"
 """Folder of a run with the tokenizer's files."""
 
@@ -94,7 +91,7 @@ class Chat(Data):
             batch_size=reading.batch_size,
             prefetch=prefetch,
         )
-        return HostMemory(bytes=rows + READER_BYTES, advice="a smaller --batch-size")
+        return HostMemory(bytes=rows, advice="a smaller --batch-size")
 
     def imports(self) -> tuple[str, ...]:
         return ("plimsoll.data.chat.rows",)
