@@ -18,8 +18,8 @@ from plimsoll.cli.main import COMMANDS, module_of_cli
 from plimsoll.errors import RecipeError, did_you_mean, names_in_words
 from plimsoll.options import Argument, Json, Option, Options, Text, options_of, value_of
 from plimsoll.recipes.flat import giving_way, rows
-from plimsoll.recipes.own.files import is_config_name, short_name
 from plimsoll.recipes.recipe import Recipe
+from plimsoll.recipes.registered import is_config_name
 
 T = TypeVar("T")
 
@@ -89,6 +89,8 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
         recipe = with_parts(recipe, swap)
     page = page_of_recipe(command, name, recipe, options, swap=swap)
     values = values_typed(page, words)
+    from plimsoll.recipes.own.files import short_name
+
     return sorted_by_owner(options, values, name=short_name(name), recipe=recipe)
 
 

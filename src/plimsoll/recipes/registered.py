@@ -41,6 +41,11 @@ def read_presets(path: Path) -> dict[str, Preset]:
     return presets
 
 
+def is_config_name(name: str) -> bool:
+    """Returns whether a recipe's name is that of a TOML file (`read_config_table`)."""
+    return name.endswith(".toml")
+
+
 def read_config_table(file: str) -> dict[str, Any]:
     """Returns the one table of a TOML file."""
     try:

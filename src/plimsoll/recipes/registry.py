@@ -60,7 +60,7 @@ def _preset(name: str) -> Recipe:
 
     if files.is_file_name(name):
         return files.load(name)
-    if files.is_config_name(name):
+    if is_config_name(name):
         return read_config(name)
     if Path(name).exists():
         raise RecipeError(

@@ -35,11 +35,6 @@ def is_file_name(name: str) -> bool:
     return name.partition(":")[0].endswith(".py")
 
 
-def is_config_name(name: str) -> bool:
-    """Returns whether a recipe's name is that of a TOML file (recipes/config.py)."""
-    return name.endswith(".toml")
-
-
 def short_name(name: str) -> str:
     """Returns what a run of it is called: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
