@@ -17,6 +17,7 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import (
     ROLES,
     broken_packages,
+    is_config_name,
     part_class,
     preparations,
     presets,
