@@ -130,7 +130,7 @@ class Text(NamedText, Data):
         import numpy as np
 
         from plimsoll.data.text.kept import trained_tokenizer
-        from plimsoll.data.text.survey import collect_held_out, count_windows, expanded, survey
+        from plimsoll.data.text.survey import Survey, collect_held_out, count_windows, expanded, survey
         from plimsoll.data.text.tokenizer import load_tokenizer
 
         length = reading.length
@@ -166,7 +166,7 @@ class Text(NamedText, Data):
         if expected is not None:
             enough = max(reading.batch_size, WINDOWS_OF_A_STREAM)
         text = packed or survey(documents, tokenizer, **sizes, enough=enough)
-        if expected is not None:
+        if expected is not None and isinstance(text, Survey):
             text = expanded(text, expected)
             say(f"data: about {text.tokens:,} tokens in the {expected:,} documents that {self.dataset_id} counts")
         windows = count_windows(text.tokens, **sizes)
