@@ -23,7 +23,7 @@ def reference():
     return module
 
 
-@pytest.mark.parametrize("name", ["options.md", "all-levers.md"])
+@pytest.mark.parametrize("name", ["api.md", "options.md", "all-levers.md"])
 def test_a_page_is_what_the_code_says(reference, name):
     """A change of an option or a default that is meant: python docs/reference.py."""
     assert (DOCS / name).read_text("utf-8").splitlines() == reference.PAGES[name]().splitlines()

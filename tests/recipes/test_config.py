@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.cli.main import main
 from plimsoll.errors import RecipeError
-from plimsoll.recipes.config import written
+from plimsoll.recipes.config import to_toml
 from plimsoll.recipes.registered import PRESETS
 from plimsoll.recipes.registry import preset, read_config
 
@@ -34,12 +34,12 @@ def file_of(tmp_path, text, name="mine.toml"):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_the_same_after_it_was_written_and_read(name, tmp_path):
     recipe = preset(name)
-    assert preset(file_of(tmp_path, written(recipe, name))) == recipe
+    assert preset(file_of(tmp_path, to_toml(recipe, name))) == recipe
 
 
 def test_every_value_survives(tmp_path):
     recipe = preset("code", learning_rate=3e-07, tokenizer='a "b" \\ ü.json', use_streaming=False, dataset_config=None)
-    assert read_config(file_of(tmp_path, written(recipe, "x.y"))) == recipe
+    assert read_config(file_of(tmp_path, to_toml(recipe, "x.y"))) == recipe
 
 
 def test_a_file_changes_options_of_the_preset_that_it_is_like(tmp_path):
@@ -67,7 +67,12 @@ def test_names_of_the_guides_are_presets(words, tmp_path, capsys):
         ("[a]\nwidth = 256\n", "names no recipe"),
         ('[a]\nlike = "code"\nwdth = 1\n', "wdth: did you mean width"),
         ('[a]\nlike = "code"\nwidth = "wide"\n', "width"),
-        ('[a]\nlike = "cod"\n', "'cod'"),
+        ('[a]\nlike = "cod"\n', '"cod" is no preset'),
+        ('[a]\nlike = "mine.toml"\n', '"mine.toml" is no preset'),
+        ("[a]\nlike = 3\n", "3 is no preset"),
+        ('[a]\nparts = "decoder"\n', "parts must name"),
+        ('[a]\nparts = { model = "decoder" }\n', "parts must name"),
+        ('[a]\nparts = { model = 3, data = "text", optimizer = "adamw" }\n', "parts must name"),
         ('[a]\nparts = { model = "decoder", data = "no", optimizer = "adamw" }\n', "'no'"),
         ("width = 256\n", "one table"),
         ("[a]\n[b]\n", "a, b"),
@@ -79,6 +84,13 @@ def test_a_file_that_is_no_recipe_is_refused(text, words, tmp_path):
     with pytest.raises(RecipeError) as error:
         read_config(file_of(tmp_path, text))
     assert words in str(error.value)
+
+
+def test_a_file_runs_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("raise SystemExit('run')")
+    with pytest.raises(RecipeError, match="is no preset"):
+        read_config(file_of(tmp_path, '[a]\nlike = "own.py"\n'))
 
 
 def test_two_recipes_a_missing_file_and_a_recipe_in_python_are_refused(tmp_path, capsys):

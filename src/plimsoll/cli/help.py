@@ -26,6 +26,7 @@ ALIASES: dict[str, list[str]] = {
     "--no-streaming": ["--no-use-streaming"],
     "--output-dir": ["--run"],
     "--checkpoint-dir": ["--run"],
+    "--preset": ["--config"],
     "--resume": [],  # the same command continues by itself
 }
 """Names of the published guides, and what they mean here."""

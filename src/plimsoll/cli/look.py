@@ -81,9 +81,9 @@ def _recipes_text(answer: Mapping[str, Any]) -> str:
 def config(arguments: list[str]) -> int:
     """Prints a recipe as the TOML file that `--config FILE` reads."""
     typed = parse_with_recipe(ConfigOptions, arguments, command="config")
-    from plimsoll.recipes.config import written
+    from plimsoll.recipes.config import to_toml
 
-    print(written(typed.recipe, typed.name))
+    print(to_toml(typed.recipe, typed.name))
     return 0
 
 

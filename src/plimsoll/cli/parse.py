@@ -79,9 +79,8 @@ def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
     """Returns what was typed after a command that takes a recipe first."""
-    words, taken = without(arguments, {"--preset": True, "--config": True, "--swap": True})
-    config = taken.get("--config") or taken.get("--preset")
-    names, words = take_names(words, config, command=command)
+    words, taken = without(without_aliases(arguments), {"--config": True, "--swap": True})
+    names, words = take_names(words, taken.get("--config") or None, command=command)
     name = names[-1] if is_config_name(names[-1]) else "-".join(names)
     recipe = recipe_named(*names)
     swap = taken.get("--swap")
@@ -184,15 +183,13 @@ def recipe_named(*names: str) -> Recipe:
     """
     from plimsoll.recipes.registry import preset, read_config
 
-    *base, last = names
-    if base and is_config_name(last):
-        return read_config(last, *base)
     name = "-".join(names)
     if ".py" in name:
         from plimsoll.processes.environment import keep_jax_off_the_chip
 
         keep_jax_off_the_chip()
-    return preset(name)
+    *base, last = names
+    return read_config(last, *base) if base and is_config_name(last) else preset(name)
 
 
 def read_words(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:

@@ -77,8 +77,8 @@ class HubStream:
             files = datasets.load_dataset_builder(self.name, self.config).config.data_files
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
-    def examples(self) -> int | None:
-        """Returns the number of rows by the data set's own info; None where that does not say it."""
+    def count_rows(self) -> int | None:
+        """Returns the number of rows in the data set's info; None where the info has no number."""
         import datasets
 
         quieten_retries()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plimsoll.engine.rates import card_rates, cpu_rates
+from plimsoll.engine.rates import card_rates, cpu_rates, seconds_of
 from plimsoll.errors import PlimsollError
 from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
@@ -21,8 +21,6 @@ MOST_OF_A_MESSAGE = 400
 """Characters of a message from JAX or its plug-in after which it is cut off."""
 BATCH_BYTES = 16 * MIB
 """Bytes of the batch whose transfer is timed."""
-CALLS = 5
-"""Calls that are timed; the fastest counts."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +33,8 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
             devices of every process, by process number.
 
     Returns:
-        Backend, devices, FLOP/s by precision, bytes per second, and resident bytes of the process.
+        Backend, devices, FLOP/s by precision, bytes per second, seconds of compiling and calling a function, and
+        resident bytes of the process.
     """
     everyone = {}
     if together := request.get("together"):
@@ -66,7 +65,8 @@ def _transfer_bytes() -> float:
     def transfer() -> None:
         jax.block_until_ready(jax.device_put(batch))
 
-    return BATCH_BYTES / _least_seconds(transfer)
+    (seconds,) = seconds_of(transfer)
+    return BATCH_BYTES / seconds
 
 
 def _jit_seconds() -> dict[str, float]:
@@ -75,18 +75,8 @@ def _jit_seconds() -> dict[str, float]:
     begin = time.perf_counter()
     compiled = jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(x).compile()
     compile_seconds = time.perf_counter() - begin
-    call_seconds = _least_seconds(lambda: jax.block_until_ready(compiled(x)))
+    (call_seconds,) = seconds_of(lambda: jax.block_until_ready(compiled(x)))
     return {"compile_seconds": compile_seconds, "call_seconds": call_seconds}
-
-
-def _least_seconds(call: Callable[[], object]) -> float:
-    """Returns the least seconds of a few calls."""
-    times = []
-    for _ in range(CALLS):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return min(times)
 
 
 def _local_devices() -> list[dict[str, str]]:

@@ -63,14 +63,14 @@ def cpu_rates() -> Rates:
     kernel = random.standard_normal((inner, columns), np.float32)
     precisions = ("float32", "bfloat16")
     dots = [jax.jit(partial(dot, compute=Form(precision, "cpu"))) for precision in precisions]
-    dot_seconds = _seconds(*(_ready(each, x, kernel) for each in dots))
+    dot_seconds = seconds_of(*(_ready(each, x, kernel) for each in dots))
     work = 2.0 * rows * inner * columns
     flops = {precision: work / seconds for precision, seconds in zip(precisions, dot_seconds, strict=True)}
 
     # Bandwidth of copies, and of the first touch of new memory.
     large = np.ones(16 * MIB, np.float32)
-    (copy_seconds,) = _seconds(_ready(jax.jit(lambda a: a + 1), large))
-    (touch_seconds,) = _seconds(lambda: np.ones(TOUCHED, np.uint8), rounds=8)
+    (copy_seconds,) = seconds_of(_ready(jax.jit(lambda a: a + 1), large))
+    (touch_seconds,) = seconds_of(lambda: np.ones(TOUCHED, np.uint8), rounds=8)
     copied = 2 * large.nbytes / copy_seconds
     return Rates(
         flops=flops,
@@ -102,7 +102,7 @@ def _dot_seconds(flops: float) -> float:
 
     gradient = _ready(jax.jit(jax.grad(loss)), kernels, random.standard_normal((rows, width), np.float32))
     count = 3 * 2 * layers - 1  # the first matmul needs no gradient of its input
-    (seconds,) = _seconds(gradient)
+    (seconds,) = seconds_of(gradient)
     return max(0.0, seconds / count - 2 * rows * width * width / flops)
 
 
@@ -125,7 +125,7 @@ def _call_seconds() -> float:
         state, report = compiled(state, batch)
         numbers_of(report)
 
-    (seconds,) = _seconds(call, rounds=CPU_CALLS)
+    (seconds,) = seconds_of(call, rounds=CPU_CALLS)
     return seconds
 
 
@@ -136,7 +136,7 @@ def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
     return lambda: jax.block_until_ready(compiled(*on_device))
 
 
-def _seconds(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
+def seconds_of(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
     """Times each call `rounds` times, in turn, so that other work on the machine slows all calls alike.
 
     Returns the lower quartile of each call's seconds: a busy machine inflates the median, and clock errors spoil the

@@ -11,7 +11,7 @@ from plimsoll.recipes.recipe import FROM_FILE, Recipe
 from plimsoll.recipes.saved import to_dict
 
 
-def written(recipe: Recipe, name: str) -> str:
+def to_toml(recipe: Recipe, name: str) -> str:
     """Returns the TOML of a recipe: its parts, the options that were set, and the others as comments.
 
     Raises:

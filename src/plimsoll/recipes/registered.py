@@ -4,6 +4,7 @@ Nothing is loaded here but what a name asks for. Built-in names are found withou
 package cannot take them.
 """
 
+import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -63,6 +64,18 @@ def read_config_table(file: str) -> dict[str, Any]:
             f" {', '.join(map(str, tables)) or 'nothing'}"
         )
     return values[0]
+
+
+def parts_in(table: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the names of the parts in a table of a TOML file. Raises RecipeError for anything but one name a role."""
+    parts = table["parts"]
+    is_complete = isinstance(parts, dict) and parts.keys() in ({*ROLES}, {"recipe"})
+    if not is_complete or not all(isinstance(name, str) for name in parts.values()):
+        raise RecipeError(
+            'parts must name a model, data and an optimizer, like { model = "decoder", data = "text", optimizer ='
+            f' "adamw" }}: it is {json.dumps(parts, default=str)}'
+        )
+    return parts
 
 
 def read_family(path: Path, presets: Mapping[str, Preset]) -> Family:

@@ -4,6 +4,7 @@ A preset is a name for one complete recipe. Nothing else is ever loaded but a fi
 """
 
 import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from plimsoll.recipes.registered import (
     broken_packages,
     is_config_name,
     part_class,
+    parts_in,
     preparations,
     presets,
     read_config_table,
@@ -84,24 +86,34 @@ def read_config(file: str, base: str | None = None) -> Recipe:
         base: Name of the recipe whose options the file changes, where the file names none.
 
     Raises:
-        RecipeError: The file cannot be read, names no recipe or another one than `base`, or has an option that the
-            recipe refuses.
+        RecipeError: The file cannot be read, names no recipe or one beside `base`, or has an option that the recipe
+            refuses.
     """
     table = read_config_table(file)
-    like, parts = table.pop("like", base), table.pop("parts", None)
+    like = table.pop("like", None)
+    names_recipe = like is not None or "parts" in table
     options = {name: None if value == "None" else value for name, value in table.items() if name not in Preset._fields}
-    if base is not None and (like != base or parts is not None):
+    if base is not None and names_recipe:
         raise RecipeError(f"{base} and --config {file} each name a recipe: leave {base} out, or `like` and `parts`")
+    if base is None and not names_recipe:
+        raise RecipeError(
+            f'{file} names no recipe: add `like = "stories"`, or its `parts` as `plimsoll config stories` prints them'
+        )
     try:
-        if parts is not None:
-            return of_parts(parts, options)
-        if like is not None:
-            return overridden(preset(like), options)
+        if "parts" in table:
+            return of_parts(parts_in(table), options)
+        return overridden(preset(base) if base is not None else _preset_like(like), options)
     except RecipeError as problem:
         raise RecipeError(f"{file}: {problem}") from None
-    raise RecipeError(
-        f'{file} names no recipe: add `like = "stories"`, or its `parts` as `plimsoll config stories` prints them'
-    )
+
+
+def _preset_like(like: Any) -> Recipe:
+    """Returns a preset by the name in a TOML file. Files are not looked for: no data names code that is run."""
+    described = record_of(like) if isinstance(like, str) else None
+    if described is None:
+        hint = did_you_mean(str(like), presets()) or ": `plimsoll recipes` lists them"
+        raise RecipeError(f"like = {json.dumps(like, default=str)} is no preset{hint}")
+    return of_parts(described.parts, described.options)
 
 
 def of_parts(names: Mapping[str, str], options: Mapping[str, Any]) -> Recipe:

@@ -11,7 +11,7 @@ from plimsoll.data.hub import HubStream
 from plimsoll.data.packed import encoding
 from plimsoll.data.text.documents import is_held_out
 from plimsoll.data.text.opening import open_documents
-from plimsoll.data.text.survey import Survey, collect_held_out, count_windows, describe_text, expanded, survey
+from plimsoll.data.text.survey import Survey, collect_held_out, count_windows, describe_text, expected_counts, survey
 from plimsoll.data.text.windows import TokenWindows
 
 
@@ -116,12 +116,12 @@ def test_a_data_set_says_how_many_rows_a_split_has_where_its_card_does(tmp_path)
         "  splits:\n  - name: train\n    num_bytes: 30\n    num_examples: 2119719\n---\n"
     )
     stream = HubStream(name=str(tmp_path), config=None, split="train", column="text")
-    assert stream.examples() == 2_119_719
-    assert dataclasses.replace(stream, split="validation").examples() is None
+    assert stream.count_rows() == 2_119_719
+    assert dataclasses.replace(stream, split="validation").count_rows() is None
 
 
 @pytest.mark.parametrize(("documents", "times"), [(1_000_000, 990), (1_000, 1)])
 def test_the_beginning_of_a_stream_is_expanded_to_its_documents(documents, times):
     beginning = Survey(documents=1_000, tokens=250_000, windows=1_900)
-    whole = expanded(beginning, documents)
+    whole = expected_counts(beginning, documents)
     assert whole == Survey(documents=round(0.99 * documents), tokens=times * 250_000, windows=times * 1_900)

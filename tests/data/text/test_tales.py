@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from plimsoll.data import TALES
 from plimsoll.data.text.opening import open_documents, require_named
 from plimsoll.data.text.tales import COUNT, grammar, tale
+from plimsoll.errors import DataError
 
 
 def test_a_number_has_one_tale_and_no_two_have_the_same():
@@ -44,3 +47,10 @@ def test_they_are_a_text_like_any_file_and_made_again_where_it_is_missing(tmp_pa
     assert open_documents(TALES).digest == open_documents(str(path)).digest
     assert path.read_text() == text
     assert require_named(str(path))
+
+
+def test_a_cache_that_cannot_be_written_to_is_said_in_one_paragraph(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr("tempfile.mkdtemp", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(DataError, match=r"No space left.*PLIMSOLL_CACHE"):
+        open_documents(TALES)

@@ -31,8 +31,8 @@ def hub(tmp_path, monkeypatch):
     (folder / "train.txt").write_text("".join(f"a line of a story, the {number}th\n" for number in range(400)))
     there = HubStream(name=str(folder), config=None, split="train", column="text")
     monkeypatch.setattr(HubStream, "open", lambda stream: there._open())
-    examples = HubStream.examples
-    monkeypatch.setattr(HubStream, "examples", lambda stream: examples(there))
+    count_rows = HubStream.count_rows
+    monkeypatch.setattr(HubStream, "count_rows", lambda stream: count_rows(there))
 
     def counts(count):
         (folder / "README.md").write_text(CARD.format(count=count) if count else "")

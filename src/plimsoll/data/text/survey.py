@@ -36,9 +36,19 @@ def survey(
     seq_len: int,
     stride: int | None = None,
     enough: int | None = None,
+    expected: int | None = None,
 ) -> Survey:
     """Counts an epoch by encoding everything once, with a thread for each core: half a minute per 100 million tokens on
-    two. Nothing is kept. With `enough`, it ends once there are so many windows."""
+    two. Nothing is kept.
+
+    Args:
+        documents: The text.
+        tokenizer: Its tokenizer.
+        seq_len: Tokens of a window.
+        stride: Tokens from one window to the next; by default `seq_len`.
+        enough: Windows after which counting ends.
+        expected: Number of documents that the whole text has. The counts are then estimates for all of them.
+    """
     from plimsoll.data.packed.encoding import encoded, in_threads
 
     ended = tokens = windows = 0
@@ -56,15 +66,16 @@ def survey(
             windows = count_windows(tokens, seq_len=seq_len, stride=stride or seq_len)
             if enough is not None and windows >= enough:
                 break
-    return Survey(documents=ended, tokens=tokens, windows=windows)
+    counts = Survey(documents=ended, tokens=tokens, windows=windows)
+    return counts if expected is None else expected_counts(counts, expected)
 
 
-def expanded(beginning: Survey, documents: int) -> Survey:
-    """Returns the counts that are expected of a whole text by those of its beginning.
+def expected_counts(beginning: Survey, documents: int) -> Survey:
+    """Returns the estimated counts of a whole text.
 
     Args:
-        beginning: Counts of its first documents.
-        documents: Number of its documents, those that are held out among them.
+        beginning: Counts of the text's first documents.
+        documents: Number of the text's documents, with those that are held out.
     """
     for_training = round((1 - HELD_OUT_SHARE) * documents)
     times = max(1.0, for_training / max(1, beginning.documents))

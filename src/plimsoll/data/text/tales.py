@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from plimsoll.errors import DataError
 from plimsoll.processes.cache import cache_folder
 
 COUNT = 12_000
@@ -29,7 +30,7 @@ def tale(number: int) -> str:
     slots = {name: dice.choice(words) for name, words in source["words"].items()}
     slots["kind"], slots["other"] = dice.sample(source["kinds"], 2)
 
-    # The two of whom it tells.
+    # Choose the hero with pronouns, and a friend of another name.
     gender = dice.choice(["she", "he"])
     slots["he"], slots["him"], slots["his"] = PRONOUNS[gender]
     slots["hero"] = dice.choice(source[gender])
@@ -42,10 +43,22 @@ def tale(number: int) -> str:
 
 
 def tales_file() -> Path:
-    """Returns a file of the cache with all tales, a blank line between two; it is made where it is missing."""
+    """Returns the file with all tales, separated by blank lines. Writes it into the cache where it is missing.
+
+    Raises:
+        DataError: The cache's disk is full, or the folder is not to be written to.
+    """
     path = cache_folder() / "tales.txt"
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write("\n\n".join(map(tale, range(COUNT))))
-        os.replace(file.name, path)
+    if path.exists():
+        return path
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            file = Path(folder, path.name)
+            file.write_text("\n\n".join(map(tale, range(COUNT))), "utf-8")
+            os.replace(file, path)
+    except OSError as problem:
+        raise DataError(
+            f"the tales cannot be written to {path}: {problem.strerror}. They take 6 MiB: make room, or name another"
+            " folder with PLIMSOLL_CACHE"
+        ) from None
     return path

@@ -28,7 +28,7 @@ KEPT = "tokens_in_cache"
 WINDOWS = "windows"
 """Fact of a run whose windows were counted: how many an epoch has."""
 WINDOWS_OF_A_STREAM = 20_000
-"""Windows at the beginning of a stream, by which all of its documents are taken to be."""
+"""Windows at the beginning of a stream, from which the tokens of all its documents are estimated."""
 VOCABULARY = 4_096
 """Tokens of a tokenizer that is trained for a model that asks for none."""
 
@@ -130,7 +130,7 @@ class Text(NamedText, Data):
         import numpy as np
 
         from plimsoll.data.text.kept import trained_tokenizer
-        from plimsoll.data.text.survey import Survey, collect_held_out, count_windows, expanded, survey
+        from plimsoll.data.text.survey import collect_held_out, count_windows, survey
         from plimsoll.data.text.tokenizer import load_tokenizer
 
         length = reading.length
@@ -165,9 +165,8 @@ class Text(NamedText, Data):
         enough = None if needs_all else reading.batch_size
         if expected is not None:
             enough = max(reading.batch_size, WINDOWS_OF_A_STREAM)
-        text = packed or survey(documents, tokenizer, **sizes, enough=enough)
-        if expected is not None and isinstance(text, Survey):
-            text = expanded(text, expected)
+        text = packed or survey(documents, tokenizer, **sizes, enough=enough, expected=expected)
+        if expected is not None:
             say(f"data: about {text.tokens:,} tokens in the {expected:,} documents that {self.dataset_id} counts")
         windows = count_windows(text.tokens, **sizes)
         if packed is not None or needs_all:
@@ -179,7 +178,8 @@ class Text(NamedText, Data):
         return prepared if needs_all else replace(prepared, steps_per_epoch=None)
 
     def _documents_expected(self, documents: Documents, length: Length) -> int | None:
-        """Returns the number of documents in a stream by its own info; None where the length of the run needs none.
+        """Returns the number of documents in a stream, from the data set's info; None where the run's length does not
+        depend on it.
 
         Raises:
             RecipeError: The run would be as long as the stream, and nothing says how long that is.
@@ -190,7 +190,7 @@ class Text(NamedText, Data):
 
         (stream,) = documents.files
         assert isinstance(stream, HubStream)
-        expected = stream.examples() if self.use_streaming else None
+        expected = stream.count_rows() if self.use_streaming else None
         if expected is None:
             raise RecipeError(
                 f"--dataset-id {self.dataset_id} is read over the network while training, and its info has no count of"
