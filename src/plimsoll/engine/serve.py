@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +27,23 @@ class Server:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self._answers: Answers | None = None
 
     def answer(self, request: Request) -> Any:
         """Returns the answer to a request, of the type that `planner.child.ANSWERS` lists for the request's verb."""
         if request.verb != "imports":
-            return self.answers().answer(request)
+            return self.answers.answer(request)
 
         # Resident bytes of training's imports, measured on the CPU: a driver's own memory cannot be measured here.
         with started(self.subject) as process:
-            self.answers()
+            _ = self.answers
             return int(last_line(process, ""))
 
+    @cached_property
     def answers(self) -> Answers:
-        """Returns the `Answers` of the subject, created at the first call."""
+        """Answers about the subject's plans. Creating them imports JAX."""
         from plimsoll.engine.answers import Answers
 
-        if self._answers is None:
-            self._answers = Answers(self.subject)
-        return self._answers
+        return Answers(self.subject)
 
 
 def serve(subject: str) -> int:

@@ -43,7 +43,7 @@ def read_presets(path: Path) -> dict[str, Preset]:
 
 
 def is_config_name(name: str) -> bool:
-    """Returns whether a recipe's name is that of a TOML file (`read_config_table`)."""
+    """Returns True if a recipe's name is the path of a TOML file (`read_config_table`)."""
     return name.endswith(".toml")
 
 
