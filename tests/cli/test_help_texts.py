@@ -18,10 +18,10 @@ from plimsoll.options import flag_of, options_of
 from plimsoll.recipes.flat import rows
 from plimsoll.recipes.own.recipe import OwnRecipe
 from plimsoll.recipes.registered import PRESETS, preparations
-from plimsoll.recipes.registry import preset
+from plimsoll.recipes.registry import preset as registry_preset
 
 OWN = Path(__file__).resolve().parents[2] / "docs/examples/equinox_mlp.py"
-BY_RECIPE = [name for name, command in COMMANDS.items() if command.takes_recipe]
+PLANNING = ["plan", "train", "ladder"]
 ASKED = [
     *([name] for name in COMMANDS),
     *(["train", preset] for preset in PRESETS),
@@ -61,7 +61,7 @@ def test_help_fits_and_says_defaults(words):
         assert "None" not in option, option
 
 
-@pytest.mark.parametrize("command", BY_RECIPE)
+@pytest.mark.parametrize("command", PLANNING)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_short_help_is_a_screen_with_ten_options(command, preset):
     lines = said(command, preset, "-h").splitlines()
@@ -77,6 +77,19 @@ def test_the_short_help_is_a_screen_with_ten_options(command, preset):
     assert all(f"{group} (" in text for group in ("model", "data", "optimizer", "length"))
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_short_help_of_config_shows_the_recipes_own_options(preset):
+    lines = said("config", preset, "-h").splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith("  --")]
+    text = " ".join(lines)
+    own = {option.name for option in rows(registry_preset(preset))}
+    first = [flag_of(name) for name in PRESETS[preset].often if name in own]
+    assert shown[: len(first)] == first
+    assert {*shown} <= {flag_of(name) for name in own}
+    assert f"plimsoll config {preset} > mine.toml" in text
+    assert "--help length" in text
+
+
 @pytest.mark.parametrize("words", ASKED, ids=" ".join)
 def test_every_short_help_is_a_screen(words):
     lines = said(*words, "-h").splitlines()
@@ -90,7 +103,7 @@ def test_frozen_bits_stand_first_in_finetune():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_is_used_often_is_an_option_of_the_recipe_or_a_lever(name):
-    known = {option.name for option in rows(preset(name))} | LEVERS.keys()
+    known = {option.name for option in rows(registry_preset(name))} | LEVERS.keys()
     assert {*PRESETS[name].often} <= known
     assert len({*PRESETS[name].often}) == 7
 
@@ -134,7 +147,7 @@ def test_fields_of_a_recipe_of_ones_own_are_a_group():
 
 
 def test_every_name_in_a_list_is_an_option():
-    known = {option.name for name in PRESETS for option in rows(preset(name))}
+    known = {option.name for name in PRESETS for option in rows(registry_preset(name))}
     known |= {option.name for option in options_of(OwnRecipe)}
     assert {*OFTEN} - known == set()
     for command, kind in {"plan": PlanOptions, "train": TrainOptions, "ladder": LadderOptions}.items():

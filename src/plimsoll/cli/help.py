@@ -104,6 +104,8 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap:
         notes.insert(0, f"rungs: {', '.join(names_of(recipe))}")
     levers = lever_rows() if issubclass(options, Place) else ()
     example, often = (preset.example, preset.often) if preset else ("--memory 1GiB", ())
+    if command == "config":
+        example = "> mine.toml"
     of_command = OFTEN_OF[command]
     return Page(
         program=program,
@@ -146,7 +148,8 @@ def short_help(page: Page) -> str:
     groups = ", ".join(f"{group} ({len(options)})" for group, options in page.groups.items())
     lines += [_one_line(option) for option in page.first]
     lines += ["", *_wrapped(f"groups: {groups}")]
-    lines += _wrapped(f"--help GROUP lists a group, like `{page.program} --help levers`; --help lists everything.")
+    last = [*page.groups][-1]
+    lines += _wrapped(f"--help GROUP lists a group, like `{page.program} --help {last}`; --help lists everything.")
     return "\n".join(lines)
 
 
