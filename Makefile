@@ -16,7 +16,7 @@ setup: .venv/ready
 
 # About 100 MiB above the smallest budget: the planner has to choose, and compares several plans.
 demo: .venv/ready
-	$(BIN)/plimsoll train tales --memory 384MiB --log-every 100 --run runs/demo
+	$(BIN)/plimsoll train tales --memory 384MiB --within 45s --log-every 100 --run runs/demo
 	$(BIN)/plimsoll sample runs/demo --tokens 160 --seed 1
 	$(BIN)/plimsoll report runs/demo
 	@echo "next: open runs/demo/report.html; train on a text of your own with"

@@ -75,6 +75,18 @@ def test_where_the_time_is_used_up_before_any_plan_is_known_one_is_looked_at(bud
     assert planned.compiles == compiles
 
 
+@pytest.mark.parametrize("budget", [240, 300, 400, 600])
+def test_what_was_compiled_is_timed_though_no_time_is_left_for_another_compile(budget):
+    compiler = Card(loop_seconds=1e-9, traced=HALVES, slower=(1.2, 1.0, 0.9, 1.1))
+    planned = within(22, budget, compiler, measure=True)
+    compiled = {same_step(step) for verb, step in compiler.asked if verb == "analyse"}
+    timed = {same_step(step) for verb, step in compiler.asked if verb == "measure"}
+    assert timed == compiled
+    assert len(timed) == 2
+    assert f"{CUT_SHORT} of 2 plans" in planned.reason
+    assert compiler.now <= 22
+
+
 @pytest.mark.parametrize("budget", [320, 400, 500])
 def test_late_the_cheapest_plan_that_is_expected_to_fit_is_taken_and_not_the_surest(budget):
     late = within(0, budget, Card(traced=HALVES, loop_seconds=0.02))

@@ -147,6 +147,7 @@ RECIPES = {
 }
 TWINS = {
     "code": "stories",
+    "tales": "stories",
     "sudoku": "sudoku-mlp",
     "sudoku-4x4": "sudoku-mlp",
     "sudoku-6x6": "sudoku-mlp",

@@ -43,7 +43,13 @@ class Deadline:
         return max(0.0, self.seconds - passed - self.compile_seconds - CONFIRMING_SECONDS)
 
     def is_over(self) -> bool:
+        """Returns True if no time is left for a compile."""
         return self.was_interrupted or self.left() == 0
+
+    def leaves_a_timing(self) -> bool:
+        """Returns True if a step that was compiled may still be timed."""
+        passed = self.clock() - self.began
+        return not self.was_interrupted and passed + CONFIRMING_SECONDS < self.seconds
 
     def extend_for(self, training_seconds: float) -> None:
         """Extends the time limit to a share of the training time, if `is_patient`."""

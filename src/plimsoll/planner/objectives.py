@@ -31,7 +31,10 @@ class Fastest:
 
     evidence: Evidence
     is_late: bool = False
-    """Whether the time limit has passed. Then only questions that lead to a first plan remain, on traced candidates."""
+    """Whether no time for a compile is left. Then only questions that lead to a first plan remain, on traced
+    candidates, and timings."""
+    may_time: bool = True
+    """Whether time for a timing is left."""
 
     def chance(self, candidate: Candidate) -> float:
         """Returns the probability that the candidate may be chosen."""

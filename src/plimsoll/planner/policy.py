@@ -36,7 +36,9 @@ def inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     known = best(evidence, objective)
     if known is None:
         return first_inquiries(evidence, objective)
-    worthwhile = [] if objective.is_late else worthwhile_inquiries(evidence, objective, known)
+    worthwhile = worthwhile_inquiries(evidence, objective, known)
+    if objective.is_late:
+        worthwhile = [inquiry for inquiry in worthwhile if inquiry.verb == "time" and objective.may_time]
     return worthwhile or confirmation(evidence, known)
 
 

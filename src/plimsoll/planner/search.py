@@ -106,6 +106,7 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
     try:
         while True:
             objective.is_late = desk.deadline.is_over()
+            objective.may_time = desk.deadline.leaves_a_timing()
             wanted = inquiries(evidence, objective)
 
             known = best(evidence, objective)
