@@ -25,6 +25,26 @@ def test_what_may_be_gained_is_no_more_than_to_the_least_and_no_less_than_to_the
     assert max(0.0, limit - value.high) - 1e-9 <= gain <= max(0.0, limit - value.low) + 1e-9
 
 
+class Filed(FakeCompiler):
+    """A compiler of functions that training reads from files."""
+
+    def analyse(self, plan):
+        return replace(super().analyse(plan), is_filed=True, instructions=1_000)
+
+
+@pytest.mark.parametrize("compiler", [FakeCompiler, Filed])
+def test_the_process_of_a_step_weighs_the_same_traced_and_compiled(compiler):
+    """Counted as traced and lowered, a step from a file weighs 12 MiB more: near the floor nothing else fitted."""
+    desk = Desk(compiler())
+    evidence = begin(problem(GIB, numerics="exact", supported=("remat",)), desk)
+    first, *_ = evidence.space
+    target = first.candidates[2]
+    tell(evidence, desk, "trace", target)
+    traced = evidence.needed(target).likely
+    tell(evidence, desk, "compile", target)
+    assert evidence.needed(target).likely == pytest.approx(traced, abs=2)
+
+
 @pytest.fixture
 def desk():
     return Desk(FakeCompiler(traced=lambda plan: 0.5))

@@ -200,17 +200,17 @@ class Evidence:
         )
         return plan_bytes.ledger()
 
-    def instructions(self, candidate: Candidate) -> int:
-        """Returns the likely number of instructions of the candidate's step.
+    def code_of(self, candidate: Candidate) -> Analysis:
+        """Returns an analysis without temporaries: the likely instructions of the candidate's step, and their form.
 
-        For a candidate that is not traced this is a lower estimate: the smallest number in any trace.
+        For a candidate that is not traced this is a lower estimate: the fewest instructions of any trace.
         """
         combination = candidate.combination
-        compiled = [step.instructions for other, step in self.compiled.items() if other.combination is combination]
-        if compiled:
-            return compiled[-1]
+        compiled = [step for other, step in self.compiled.items() if other.combination is combination]
         traces = [self.traced[combination.family]] if combination.family in self.traced else self.traced.values()
-        return min((trace.instructions for of_one in traces for trace in of_one.values()), default=0)
+        known = compiled[-1:] or [trace for of_one in traces for trace in of_one.values()]
+        least = min(known, key=lambda step: step.instructions, default=NO_STEP)
+        return replace(NO_STEP, instructions=least.instructions, is_filed=least.is_filed)
 
     def by_trace(self, candidate: Candidate) -> Analysis:
         """Returns the candidate's trace with compiled temporaries, or with the likely ones if it is not compiled."""
@@ -223,8 +223,8 @@ class Evidence:
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
-        step = replace(NO_STEP, instructions=self.instructions(candidate))
-        analyses = [with_temporaries(step, size) for size in self.temporaries(candidate)]
+        code = self.code_of(candidate)
+        analyses = [with_temporaries(code, size) for size in self.temporaries(candidate)]
         return [self.book(candidate, least, analysis) for analysis in analyses]
 
     def needed(self, candidate: Candidate) -> Range:
