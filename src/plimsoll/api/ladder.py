@@ -291,7 +291,9 @@ class _Climber:
     def measure(self, stops: Sequence[int]) -> None:
         """Writes the measured bytes, losses and seconds into the row, if the rung was trained."""
         row, recipe = self.row, self.rung.recipe
-        row.temporary_bytes = row.step_seconds = None  # predictions; a trained ladder shows measured values only
+
+        # Clear the predictions: a trained ladder shows only measured values.
+        row.temporary_bytes = row.step_seconds = None
         if not self.fits:
             return
 

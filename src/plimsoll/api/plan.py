@@ -68,7 +68,7 @@ class RecipePlan:
     planned: Planned
     """Full result of planning."""
     question: Question = field(compare=False)
-    """Question that the plan answers."""
+    """What was asked: recipe, chip, budget, time limit and pinned levers."""
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was given by name. Then `largest` may reset options that conflict with its own option."""
     say: Say = field(compare=False, default=quiet)

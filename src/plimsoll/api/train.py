@@ -33,7 +33,7 @@ from plimsoll.planned import Planned
 from plimsoll.planner.chips import Chip
 from plimsoll.processes import interruption
 from plimsoll.processes.handover import Ready, become
-from plimsoll.recipes.flat import absent_data, rows
+from plimsoll.recipes.flat import rows, unresolvable_data
 from plimsoll.recipes.own.files import keep_source
 from plimsoll.recipes.parts import Prepared
 from plimsoll.recipes.recipe import Recipe
@@ -150,7 +150,7 @@ def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
 
 def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
     """Raises DataError if files of texts or chats do not exist, before a model is fetched or anything is planned."""
-    for flag, problem in absent_data(recipe).items():
+    for flag, problem in unresolvable_data(recipe).items():
         if not folder.has("recipe.json"):
             raise problem
         raise DataError(f"{problem} If the data has moved: `plimsoll resume {folder.path} {flag} PLACE`")

@@ -122,7 +122,7 @@ def _on_scheduler(
     from plimsoll.api import jobs, on_ray, slurm
     from plimsoll.api.messages import printing
 
-    # What is missing is refused before anything is planned.
+    # Fail before planning if Ray or sbatch is not installed, or if an option of sbatch is invalid.
     if on == "ray":
         on_ray.require_ray()
     elif options.submit:

@@ -25,8 +25,8 @@ READ_PACKED = 3 * MIB
 """Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, notes,
 "Allowances, measured again")."""
 SOURCE_FILES = 2 * MIB
-"""Further bytes of text that is read from thousands of files: their paths, and what opening them leaves (0.5 MiB kept
-of 734 files, 3 at most: notes, "Text in flight")."""
+"""Further bytes when the standard library's source files are streamed: their paths, and what opening them leaves. The
+paths of 734 files keep 0.5 MiB (notes, "Text in flight")."""
 
 CHUNKS = (1_000, 5_000, 10_000, 50_000)
 """Sequences of a chunk in the guide's chunked loader."""

@@ -88,7 +88,7 @@ def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoint
 
 
 def sampled_state(run: TrainingRun, executables: Executables) -> State:
-    """Returns the randomly initialized state of the recipe's seed."""
+    """Returns the state, initialized at random from the recipe's seed."""
     seed = np.uint32(run.recipe.length.seed % 2**32)
     return jax.block_until_ready(executables.init(seed))
 

@@ -25,7 +25,7 @@ Queries = Float[Array, "rows group length width"]
 """Queries of a row: a group of heads that share its keys."""
 
 BEGUN = (-np.inf, 0.0, 0.0)
-"""Largest score, sum of weights and of weighed values of a query before its first block."""
+"""Largest score, sum of weights and weighted sum of values of a query before its first block."""
 
 
 class Seen(NamedTuple):

@@ -164,6 +164,8 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
 
 
 def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
+    """Returns the sum of losses, and the gradients of rows and weights, scaled by `how.lift` against underflow."""
+
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows
         more, pull = jax.vjp(lambda rows, weights: how.rule(rows, weights, label_rows, fixed), hidden_rows, weights)

@@ -139,7 +139,7 @@ class DecoderShape:
         return FORMS[self.architecture]
 
     def block_tensors(self) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
-        """Returns name and leaf in our tree to published name and shape, within a layer. A kernel's is (out, in)."""
+        """Returns a map from (name, leaf) in a layer of our tree to published name and shape; (out, in) for kernels."""
         width = self.width
         queries = self.heads * self.head_width
         keys = self.key_heads * self.head_width

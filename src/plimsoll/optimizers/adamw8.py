@@ -264,8 +264,8 @@ class _Leaf:
             return over_layer(self.rows, (leaf, moments), gradient, index, token)
         if gradient.size % BLOCK:
             raise RecipeError(
-                f"a layer of {gradient.size:,} weights is not whole blocks of {BLOCK}, in which they are kept: a"
-                " layerwise update needs --optimizer-bits 32 and --weight-bits 32 here"
+                f"a layer has {gradient.size:,} weights, which is no multiple of the quantisation block of {BLOCK}: a"
+                " layerwise update of this model needs --optimizer-bits 32 and --weight-bits 32"
             )
         return self.blocks((leaf, moments), gradient, token, index=index)
 

@@ -228,7 +228,10 @@ class PlanBytes:
         return {"start": state | init, "train": step, "evaluate": state | batches | evaluation}
 
     def host_ledger(self) -> HostLedger:
-        """Returns the ledger of a host. It saves one copy of its devices' state, and restores it leaf by leaf."""
+        """Returns the predicted bytes of one host's memory.
+
+        To save, a host copies its devices' state once. It restores the state leaf by leaf.
+        """
         static = self.static
         local = self.local_devices
         moved = static.host_bytes(self.plan.offload)

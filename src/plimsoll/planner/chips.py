@@ -184,7 +184,7 @@ def _alone(chip: Chip) -> Chip:
 
 
 def _several(card: Chip, devices: int) -> Chip:
-    """Returns a chip of several equal GPUs: up to eight in one machine, or more machines of eight."""
+    """Returns a chip of several equal GPUs: 2, 4 or 8 in one machine, or several machines of 8."""
     name = f"{card.name}x{devices}"
     if devices == 1:
         return _alone(card)

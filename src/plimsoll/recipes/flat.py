@@ -108,8 +108,11 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
     }
 
 
-def absent_data(recipe: Recipe) -> dict[str, DataError]:
-    """Returns options with why the data that they name is neither here nor on the Hugging Face hub, by its name."""
+def unresolvable_data(recipe: Recipe) -> dict[str, DataError]:
+    """Returns errors of options whose data is no file or folder here, and no possible Hugging Face id, by flag.
+
+    Asks no network.
+    """
     from plimsoll.data import EMBEDDED
     from plimsoll.data.text.opening import require_named
 

@@ -65,7 +65,9 @@ def tried_tables(planned: Planned) -> list[Table]:
     largest = planned.largest_found
     if largest is None:
         return []
-    tried = {each.value: each for each in largest.tried}  # of several plans for a value, the last had all levers free
+
+    # Keep the last plan of each value: the one with all levers free.
+    tried = {each.value: each for each in largest.tried}
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
         largest.option: ("r", lambda each: f"{each.value:,}"),

@@ -270,7 +270,7 @@ def require_fitting(folder: Path, wanted: Mapping[str, Any], *, only: str | tupl
     Args:
         folder: Folder of the checkpoint.
         wanted: Path in the state to an array or a shape.
-        only: Prefixes of the paths to compare.
+        only: Prefixes of the checkpoint's paths to compare. `wanted` must hold no others.
     """
     position = Position.read(folder)
     saved = {path: (tuple(shape), dtype) for path, shape, dtype in position.leaves if path.startswith(only)}

@@ -246,6 +246,8 @@ def end(code: int, *, together: bool) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+
+    # JAX's coordination service ends with process 0: let the others end first.
     if not together and processes() > 1 and process() == 0:
         time.sleep(LEAVING_SECONDS)
     os._exit(code)

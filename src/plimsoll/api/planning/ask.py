@@ -9,7 +9,7 @@ from plimsoll.api.planning.place import place_of
 from plimsoll.api.planning.question import Question
 from plimsoll.errors import RecipeError
 from plimsoll.planned import Planned
-from plimsoll.recipes.flat import absent_data
+from plimsoll.recipes.flat import unresolvable_data
 
 
 def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest: str | None = None) -> Planned:
@@ -31,7 +31,7 @@ def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest
             " --measure"
         )
     place = place_of(question, say)
-    for flag, problem in absent_data(question.recipe).items():
+    for flag, problem in unresolvable_data(question.recipe).items():
         say(f"{flag}: {problem} Planning does not read the data, but training will refuse to start")
     if largest is not None:
         return find_largest(question, place, largest, say)

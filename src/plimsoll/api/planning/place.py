@@ -435,6 +435,13 @@ def require_free(card: Card | None, chip: Chip, budget: int) -> None:
         free = min(free, cards.free_bytes(card, chip))
     if budget <= free:
         return
+    if budget > card.memory_bytes:
+        raise BudgetError(
+            f"the budget is {format_bytes(budget)} per device, and the {card.kind} of this machine has"
+            f" {format_bytes(card.memory_bytes)}. Ask for at most --memory {free // MIB}MiB",
+            budget_bytes=budget,
+            floor_bytes=None,
+        )
     who = cards.held(card, chip) or "the driver names none: they may be in another container"
     raise BudgetError(
         f"the budget is {format_bytes(budget)} per device, and the {card.kind} of this machine has {format_bytes(free)}"

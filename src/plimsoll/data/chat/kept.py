@@ -179,7 +179,7 @@ class _Writer:
         self._first.append(first)
 
     def finish(self) -> dict[str, int]:
-        """Writes where documents start, and returns the sizes."""
+        """Writes starts and first learned tokens of documents. Returns the numbers of tokens and of learned tokens."""
         np.save(f"{self._path}.starts.npy", np.array(self._starts))
         np.save(f"{self._path}.first.npy", np.array(self._first))
         return {"tokens": self.tokens, "learned": self.learned}

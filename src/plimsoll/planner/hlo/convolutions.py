@@ -34,7 +34,8 @@ LEAST_ROWS, ROWS_A_CORE, MOST_CORES = 4096, 1024, 16
 MANY, OWN_ROWS = 8, 512
 """Above MANY times the rows of a packed block, each core packs a block of OWN_ROWS rows of its own."""
 FLOAT16 = 10
-"""`xla.PrimitiveType` of float16. XLA converts bfloat16 operands first, and the compiler counts the copies."""
+"""Number of float16 in `xla.PrimitiveType`. XLA converts bfloat16 operands before a convolution, and the compiler's own
+bytes include the converted copies."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,8 @@ class ControlRows(Hdf5Rows):
         controls = shapes["controls"]
         if axes != [2, 1, 0] or shapes["masks"] != controls:
             raise DataError(
-                f"the rows of {self.path} have the shapes {shapes}: expected inputs of (window, features), controls and"
-                " masks of (inputs), and a name as system"
+                f"the rows of {self.path} have the shapes {shapes}: expected inputs (window, features), controls and"
+                " masks of one equal length, and one name as system"
             )
         self.spec: dict[str, tuple[tuple[int, ...], str]] = {
             "inputs": (shapes["inputs"], "float32"),

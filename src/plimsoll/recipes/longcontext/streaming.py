@@ -25,7 +25,7 @@ Memory = dict[str, Any]
 
 
 class Stream:
-    """The decoder of a task, read onward from a memory instead of from the beginning."""
+    """Incremental decoding: applies a task's decoder to new tokens, given its memory of the earlier ones."""
 
     def __init__(self, task: LongTokens, *, context: int) -> None:
         """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""

@@ -1,4 +1,4 @@
-"""`plimsoll prepare arc`: tasks with their augmentations, in the published format.
+"""`plimsoll prepare arc`: tasks with their augmentations, in the format of Tiny Recursive Models.
 
 The demonstration pairs of every task are trained on, those of the test subset too: from them the model learns what
 belongs to a task's identifier. The test pairs of the test subset are tested on, those of other subsets trained on.

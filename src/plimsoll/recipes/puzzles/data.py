@@ -1,4 +1,4 @@
-"""Puzzles in a folder of the published format, as data of a run."""
+"""Training data from a folder of puzzles in the format of Tiny Recursive Models (dataset.py)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PuzzleFolder(Data):
     no_validation = "it was trained with --validation-examples 0. Train with more"
 
     data: FolderPath = ""
-    """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the published format.
-    Planning needs none."""
+    """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the format of Tiny
+    Recursive Models. Planning needs none."""
     seq_len: PositiveInt = 81
     """Tokens of a puzzle, as the data set has them."""
     vocab_size: PositiveCount = 11

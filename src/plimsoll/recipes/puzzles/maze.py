@@ -1,4 +1,4 @@
-"""`plimsoll prepare maze`: mazes of a table, in the published format.
+"""`plimsoll prepare maze`: mazes of a table, in the format of Tiny Recursive Models.
 
 Tokens 1 to 5 are the characters "# SGo" (wall, free, start, goal, path); 0 is padding, which no maze has. Format:
 build_maze_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871. There too the eight symmetries of a

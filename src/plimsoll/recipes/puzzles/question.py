@@ -1,6 +1,6 @@
-"""The puzzle that is given to `plimsoll solve`, and what is wrong with an answer.
+"""Reads the puzzle that is given to `plimsoll solve`, and checks the answer against the rules.
 
-Without JAX: what is no puzzle is refused at once.
+This module does not import JAX, so that invalid input is rejected at once.
 """
 
 import os

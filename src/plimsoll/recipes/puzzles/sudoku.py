@@ -1,4 +1,4 @@
-"""`plimsoll prepare sudoku`: puzzles from a table or generated, with their augmentations, in the published format.
+"""`plimsoll prepare sudoku`: puzzles from a table or generated, with augmentations, as of Tiny Recursive Models.
 
 Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on, augmentations
 included, has a solution that is tested on. An augmentation is as hard, with other digits in other places: digits are

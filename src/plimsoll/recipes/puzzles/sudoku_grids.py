@@ -55,7 +55,7 @@ def _is_settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns what follows without a guess, and which boards have no contradiction yet."""
+    """Returns what follows from naked and hidden singles, and which boards have no contradiction yet."""
     masks = masks.copy()
     is_sound = np.ones(len(masks), bool)
     active = np.arange(len(masks))
@@ -92,7 +92,7 @@ def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def solved_by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns which boards are solved without a guess."""
+    """Returns which boards naked and hidden singles alone solve."""
     masks, is_sound = propagated(candidates(boards))
     return is_sound & _is_settled(masks).all((1, 2))
 

@@ -82,7 +82,7 @@ def _rendered(template: str, **values: Any) -> str:
 
 
 def _allowed(value: Any) -> Any:
-    """Replaces forbidden characters in a text, and cuts off a long text. HTML and other values stay unchanged."""
+    """Replaces characters that HTML forbids in a string, and truncates a long string. Markup and other types stay."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     text = NOT_ALLOWED.sub("\N{REPLACEMENT CHARACTER}", value)
