@@ -23,7 +23,7 @@ from plimsoll.types import COUNTED
 Example = dict[str, np.ndarray]
 
 HANDED_OVER = 256 * 2**10
-"""Bytes of a batch above which a thread prepares batches of in-memory arrays ahead. A smaller batch takes 10 to 50 us to
+"""Bytes of a batch above which a thread reads batches of in-memory arrays ahead. A smaller batch takes 10 to 50 us to
 read, and 60 us to receive from a thread, because of Python's lock (notes, "Small steps").
 """
 
