@@ -81,6 +81,6 @@ class TextSet(NamedText):
         super().check_options()
         if self.vocab_size is not None and self.tokenizer is not None:
             raise RecipeError(
-                f"--vocab-size {self.vocab_size:,} is for a tokenizer that is trained here, and --tokenizer"
-                f" {self.tokenizer} names an existing one: leave one of them out"
+                f"--vocab-size {self.vocab_size:,} is for a tokenizer that is trained, and --tokenizer {self.tokenizer}"
+                " names an existing one: leave one of them out"
             )
