@@ -132,7 +132,7 @@ def is_other_data(changes: Changes) -> bool:
         named = changes.places & {*NAMES_OF_DATA}
         if not named:
             raise
-        raise DataError(f"{problem}; {_resume(changes, named)} goes on with it on purpose") from None
+        raise DataError(f"{problem}; {_resume(changes, named)} continues with the new data on purpose") from None
     return bool(changes.of_data)
 
 
@@ -151,8 +151,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     if other:
         differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"this data does not go with the model of {folder.path}, whose shape follows from its own data: {differs}."
-            " Name data of the same shape, or another --run to begin anew"
+            f"this data does not fit the model of {folder.path}, whose shape depends on its first data: {differs}. Name"
+            " data of the same shape, or another --run to begin anew"
         )
     place = folder.path / PREPARED
     place.mkdir()

@@ -148,8 +148,8 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
         if in_vain == LOST_IN_VAIN:
             raise StoppedError(
                 f"{who} ended with {', '.join(str(codes[number]) for number in lost)}, and {in_vain} times in a row"
-                f" nothing was saved after step {saved:,}: they would only go round. Look at what they printed, and at"
-                " the memory of the nodes; the same command tries again"
+                f" nothing was saved after step {saved:,}, so they are not started again. Check their output and the"
+                " memory of the nodes; the same command tries again"
             )
         say(f"{who} lost: all start again from step {saved:,}")
 

@@ -65,7 +65,7 @@ def write(
             here = fetched(str(run))
             page = run_page(run_report.recorded(here, ask_model=model, closed_loop=closed_loop, say=say))
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
+    footer = f"Made by plimsoll {version()}, {now}. This file is complete: it loads nothing from elsewhere."
     try:
         path.write_text(page.html(footer=footer), encoding="utf-8")
     except OSError as problem:

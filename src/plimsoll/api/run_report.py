@@ -61,12 +61,12 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     shown: Facts = {}
     try:
         _require_askable(folder, ask_model=ask_model)
-        say("asking the model what it makes")
+        say("running the model for samples and other outputs")
         budget = ledger.budget_bytes if ledger else 0
         shown = _answer_of_model(folder, metrics, budget, closed_loop=closed_loop)
         left_out += shown["left_out"]
     except PlimsollError as problem:
-        left_out.append(f"what the model makes, and its learning rate: {problem}")
+        left_out.append(f"the model's outputs, and its learning rate: {problem}")
         if data:
             shown = {"exhibits": uses_of(recipe).exhibits(metrics, spec_of(data["spec"]))}
 
@@ -116,7 +116,7 @@ def _require_askable(folder: RunFolder, *, ask_model: bool) -> None:
     if not ask_model:
         raise RunError("it was not asked (--no-model)")
     if folder.is_trained_now():
-        raise RunError("the run is training now, and would be held up: ask for the page again when it has ended")
+        raise RunError("the run is training now, and would be slowed down: write the page again when it has ended")
     if not folder.saved_steps():
         raise RunError("the run has no checkpoint yet")
 

@@ -163,7 +163,7 @@ class Examples(ExampleSet, Sequence[Example]):
                 ' {"x": ..., "y": ...}; the loss gets a batch with the same names'
             )
         if COUNTED in example:
-            raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
+            raise DataError(f"{self.called}: the name {COUNTED!r} is taken by evaluation: choose another name")
         return {
             str(name): narrowed(value, f"{self.called}: {name!r} of example {index:,}")
             for name, value in example.items()

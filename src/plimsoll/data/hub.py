@@ -123,5 +123,5 @@ class HubStream:
         except Exception as problem:
             raise DataError(
                 f"{self._where} cannot be streamed ({in_short(problem, kind=True)}). Check the id, --dataset-config and"
-                " --split, and that huggingface.co can be reached; a copy on this machine can be named by its path."
+                " --split, and that huggingface.co can be reached; or name a copy on this machine by its path."
             ) from problem

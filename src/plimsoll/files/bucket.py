@@ -1,7 +1,7 @@
 """A run in a bucket. It is trained in a local folder of the cache, which is uploaded to the bucket.
 
     gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last heartbeat
-    gs://bucket/run/metrics.jsonl, plan.json    small files, uploaded whole after each change
+    gs://bucket/run/metrics.jsonl, plan.json    small files, each uploaded again after a change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
 At any moment the bucket has a run that can be continued, as after a kill: metrics may have rows of steps after the
@@ -448,6 +448,6 @@ def _is_small(name: str) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    """Returns True if a path is a file of the run: not hidden, not being written, and not outside of the run folder."""
+    """Returns True if a path is a file of the run: not hidden, complete, inside the run folder, and not owner.json."""
     hidden = any(part.startswith(".") for part in name.split("/"))
     return not hidden and not name.startswith("/") and not name.endswith(".new") and name != OWNER

@@ -1,8 +1,8 @@
 """The process that uploads a run to its bucket every minute and at the end: `python -m plimsoll.files.sender ADDRESS`.
 
 The process is separate from training: its memory does not count against the budget, and no step waits for the network.
-It prints one line of JSON when the run is downloaded or refused, and one at the end. It ends when it reads `end` from
-standard input, or when standard input closes because the parent was killed.
+It prints one line of JSON after downloading the run, or with an error, and one at the end. It ends when it reads `end`
+from standard input, or when standard input closes because the parent was killed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Sender:
         self.address = address
         self.say = say
         self.behind: str | None = None
-        """Reason that the bucket is not up to date; None if it is."""
+        """Reason why the bucket is not up to date; None if it is up to date."""
         command = [sys.executable, *PROGRAM, address]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0)
 
-        # Wait for the download, so that a refusal comes before anything is prepared.
+        # Wait for the download, so that an error comes before data is prepared.
         try:
             reply = self._reply()
         except KeyboardInterrupt:
@@ -81,7 +81,7 @@ class Sender:
             )
 
     def _reply(self) -> dict[str, Any]:
-        """Waits for the next line of the process, and returns it; a refusal if the process ended without one."""
+        """Waits for the next line of the process, and returns its JSON; an error if the process ended without one."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:

@@ -45,7 +45,7 @@ class _Kit:
     while_installing: int
     """Disk space for the downloaded wheels and their unpacked files during the installation."""
     plugins: tuple[str, ...]
-    """Names of packages that are JAX's plug-in for training on this platform."""
+    """Names of the packages with JAX's plug-in for training on this platform."""
     proof: str
     """Chip for which a function must compile before the environment counts as finished."""
 

@@ -100,8 +100,8 @@ def require_free(coordinator: str) -> None:
         socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
     except OSError as problem:
         raise RunError(
-            f"port {port} of --coordinator {coordinator} is not free on this machine, where process 0 was to listen at"
-            f" it ({problem.strerror}): give all processes another port"
+            f"port {port} of --coordinator {coordinator} is not free on this machine, and process 0 must listen on it"
+            f" ({problem.strerror}): give all processes another port"
         ) from None
 
 

@@ -66,14 +66,14 @@ class Hdf5(ExampleSet):
         self._mix, self._skip_bad = mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
-            raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
+            raise DataError(f"{self.called}: the name {COUNTED!r} is taken by evaluation: choose another name")
         count = len(self._rows)
         self._begin, self._end, _ = slice(*rows).indices(count)
         reaches_beyond = any(row is not None and abs(row) > count for row in rows)
         if reaches_beyond or self._begin >= self._end:
             raise DataError(
-                f"{self.called} has {count:,} rows, and rows={rows} are none of them, or reach beyond them: None stands"
-                " for the first, or for the last"
+                f"{self.called} has {count:,} rows, and rows={rows} selects none of them or reaches beyond them: give"
+                " (begin, end) as in a slice, where None is the beginning or the end"
             )
         none = self._narrowed(self._rows.read(0, 0))
         self.spec = {name: (values.shape[1:], values.dtype.name) for name, values in none.items()}

@@ -132,6 +132,6 @@ def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Row
     places = ", ".join(f"{row:,}" for row in numbers[:5])
     raise DataError(
         f"{source.path} has rows that are not finite: {places}{', ...' if len(numbers) > 5 else ''}, {len(numbers):,}"
-        f" of rows {begin:,} to {end:,}. Mend them, or leave such rows out, which counts them: --skip-bad, or"
-        " skip_bad=True of plimsoll.Hdf5"
+        f" of rows {begin:,} to {end:,}. Correct them, or skip and count such rows with --skip-bad, or skip_bad=True of"
+        " plimsoll.Hdf5"
     )

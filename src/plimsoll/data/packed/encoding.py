@@ -114,8 +114,8 @@ def on_ray(tokenizer: TextTokenizer, address: str, *, workers: int | None) -> It
         except ray.exceptions.RayError as problem:
             reason = " ".join(str(problem).split())[-300:]
             raise PlimsollError(
-                f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason}). What"
-                " was marked is good: run the same command again to continue"
+                f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason})."
+                " Complete shards are kept: run the same command again to continue"
             ) from None
 
     try:
