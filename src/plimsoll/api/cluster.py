@@ -100,8 +100,8 @@ def membership(
         return Membership() if several_hosts or _in_cluster(variables) else None
     if coordinator is None or processes is None or process is None or not 0 <= process < processes:
         raise RecipeError(
-            f"--coordinator HOST:PORT, --processes N and --process I go together, and are {typed}: the first machine's"
-            " address and a free port there, how many processes there are, and which of them this one is, from 0"
+            f"--coordinator HOST:PORT, --processes N and --process I go together, and are {typed}: give the address and"
+            " a free port of the first machine, the number of processes, and the number of this process, from 0"
         )
     host, _, port = coordinator.rpartition(":")
     if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
@@ -134,7 +134,7 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
     """Replaces this process with one that trains together with the others.
 
     Args:
-        recipe: What to train.
+        recipe: Recipe to train.
         options: `TrainOptions` of the run.
         member: Place of the process among the others.
 
@@ -186,13 +186,13 @@ def train_together(question: dict[str, Any]) -> NoReturn:
             words = f"{ended_by_memory(problem)}, on all processes of the run"
         elif distributed.is_of_others(problem):
             words = (
-                f"another process of this run is gone ({reason}). What was saved is whole: start all processes of the"
-                " run again, with the same options"
+                f"another process of this run is gone ({reason}). Its checkpoints are intact: start all processes of"
+                " the run again, with the same options"
             )
         else:
             traceback.print_exc()
             code = 1
-            words = f"this process ends, and so do the others: {reason}"
+            words = f"this process and the others end: {reason}"
     print(f"error: {words}", file=sys.stderr)
     distributed.end(code, together=False)
 

@@ -152,4 +152,4 @@ def _require_ended(code: int, folder: str) -> None:
         raise StoppedError(ended_by_kill())
     if code:
         kind = StoppedError if code == StoppedError.exit_code else PlimsollError
-        raise kind(f"training ended with code {code}: its own message says why")
+        raise kind(f"training ended with code {code}: its message above has the reason")

@@ -71,8 +71,8 @@ def job(
     target = chip_named(options.chip or ("cpu" if before is None else before.plan.chip))
     if target.platform == "cpu" and options.memory is None and before is None:
         raise RecipeError(
-            f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
-            " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
+            f"--on {on} requests the budget's memory on each node, and this machine's free memory says nothing about a"
+            " node: give --memory, the bytes of one process, like --memory 4GiB, or --chip with the nodes' GPU"
         )
     tasks, count = _divided(target, on, nodes)
     options.refuse_clock(tasks)
@@ -105,7 +105,7 @@ def _divided(target: Chip, on: Scheduler, nodes: int | None) -> tuple[int, int]:
     count = max(1, tasks // GPUS_OF_A_NODE) if nodes is None else nodes
     if count < 1 or tasks % count:
         raise RecipeError(
-            f"--nodes {count} cannot have equal parts of the {target.devices} GPUs of {target.name}: name a number that"
+            f"--nodes {count} does not divide the {target.devices} GPUs of {target.name} equally: name a number that"
             " divides them, 1 or more"
         )
     return tasks, count

@@ -119,7 +119,7 @@ def train_on_ray(job: Job, say: Say) -> int:
         reason = " ".join(str(problem).split())[:200]
         raise PlimsollError(
             f"--on ray finds no Ray cluster ({type(problem).__name__}: {reason}): start one with `ray start --head`,"
-            " and name it in RAY_ADDRESS where it is on another machine"
+            " and name it in RAY_ADDRESS if it is on another machine"
         ) from None
     try:
         with Interruption() as interruption:
@@ -214,7 +214,7 @@ def _placed(ray: Any, job: Job) -> Any:
     raise PlimsollError(
         f"--on ray asks for --nodes {job.nodes} with {job.tasks_per_node} CPUs, {job.gpus_per_node} GPUs and"
         f" {format_bytes(bundle['memory'])} each, and the cluster has not given them in {PLACE_SECONDS} s (`ray status`"
-        " says what it has). Name fewer --nodes, a smaller --memory, or start more nodes"
+        " shows its resources). Name fewer --nodes, a smaller --memory, or start more nodes"
     )
 
 

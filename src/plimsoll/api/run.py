@@ -203,7 +203,7 @@ class Run:
         """Exports the trained language model to the formats of other programs.
 
         Args:
-            path: New folder for the whole model in the Hugging Face format, which `transformers` loads.
+            path: New folder for the complete model in the Hugging Face format, which `transformers` loads.
             adapter: New folder for LoRA adapters alone, which `peft` loads. Only for the recipe "finetune".
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
@@ -221,7 +221,7 @@ class Run:
 
         Args:
             out: File to write. By default report.html in the run's folder.
-            model: Whether to load the trained model and include what it makes, like sample texts.
+            model: Whether to load the trained model and include its outputs, like sample texts.
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
                 "control".
 

@@ -67,7 +67,7 @@ class EvaluateOptions(UseOptions):
         file = Path(self.submission).expanduser()
         if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
             raise RecipeError(
-                f"--submission {self.submission} cannot be written: name a file in a folder that is there and yours"
+                f"--submission {self.submission} cannot be written: name a file in an existing folder of yours"
             )
 
 
@@ -127,15 +127,15 @@ class ExportOptions(UseOptions):
     adapter: Annotated[str | None, Metavar("FOLDER")] = None
     """New folder for the adapters, which `peft` loads. Only for finetune."""
     merged: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder for the whole model, which `transformers` loads. By default it is not written."""
+    """New folder for the complete model, which `transformers` loads. By default it is not written."""
 
     def check_options(self) -> None:
         """Raises RecipeError if no folder is named, or if a place is a file."""
         places = [place for place in (self.adapter, self.merged) if place]
         if not places:
             raise RecipeError(
-                "export writes nothing without a place: name --merged FOLDER for transformers, or of a run of finetune"
-                " --adapter FOLDER for peft"
+                "export writes nothing without a place: name --merged FOLDER for transformers, or --adapter FOLDER for"
+                " peft (only for runs of finetune)"
             )
         for place in places:
             if Path(place).suffix[1:].isalpha():

@@ -125,8 +125,8 @@ class _Walker(grain.DatasetIterator):
         then, now = state["facts"], self._stream.facts
         if then != now:
             raise DataError(
-                f"the data position was saved for {_in_words(then)}, and {self._stream.name} has {_in_words(now)}: it"
-                " changed, or an option did. Put the old one back, or start a new run"
+                f"the data position was saved for {_in_words(then)}, and {self._stream.name} has {_in_words(now)}: the"
+                " data or an option has changed. Restore the old one, or start a new run"
             )
         self._position = {name: state[name] for name in self._stream.start}
         self._batches = self._stream.walk(self._position)

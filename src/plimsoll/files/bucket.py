@@ -211,7 +211,7 @@ class Bucket:
     # Ownership of the run.
 
     def take(self, say: Say) -> None:
-        """Makes the local folder the owner of the run, after downloading what another owner has uploaded.
+        """Makes the local folder the owner of the run, after downloading another owner's uploads.
 
         Args:
             say: Called with messages for the user.

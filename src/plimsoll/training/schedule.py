@@ -75,7 +75,9 @@ def parse_every(text: str | int) -> Every:
 
 
 def steps_between_evaluations(steps: int, per_epoch: float | None) -> float:
-    """Returns the default number of steps between evaluations: whole epochs if their length is known, else a quarter.
+    """Returns the default number of steps between evaluations: one or more epochs, or a quarter of the run.
+
+    The default is a quarter of the run if the length of an epoch is unknown.
 
     Args:
         steps: Steps of the run.

@@ -1,6 +1,6 @@
 """Reads a folder of encoded examples in the cache.
 
-    train.tokens.bin    the documents one after another: little-endian uint16, or uint32 where the vocabulary is larger
+    train.tokens.bin    ids of all documents, concatenated: little-endian uint16, or uint32 if the vocabulary is larger
                         than 65,536
     train.learned.bin   a byte for each token: 1 if the token is to be learned
     train.starts.npy    int64, the start of each document in tokens, and the end of the last one
@@ -113,7 +113,7 @@ def open_encoded(folder: Path) -> Encoded:
     """
     contents = opened(folder)
     if contents is None:
-        raise DataError(f"{folder} is no folder of examples that is complete: run the same command again")
+        raise DataError(f"{folder} is no complete folder of examples: run the same command again")
     counts = dict(contents.counts)
     sides = {}
     ids = {name: counts.pop(name) for name in ("dtype", "end_of_text")}

@@ -45,8 +45,8 @@ def _checked(given: Any, number: int, where: str) -> dict[str, Any]:
         raise DataError(f"{where} has the role {role!r}, which is none of {', '.join(ROLES)}: correct its role")
     if role in FIRST and number > 1:
         raise DataError(
-            f"{where} has the role {role!r}, which only the first message may have: move what it says there, or into"
-            " the user's message"
+            f"{where} has the role {role!r}, which only the first message may have: move its text there, or into the"
+            " user's message"
         )
     if "content" in message:
         message["content"] = _text(message["content"], where)

@@ -60,7 +60,7 @@ def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTem
     if first and len(spans) != len(numbers):
         raise DataError(
             f"{where} has {len(numbers)} messages of the assistant, and the chat template {template.name} marks"
-            f" {len(spans)} as generated: which of them are of the completion cannot be told. Use `messages` instead"
+            f" {len(spans)} as generated, so the completion's messages are unknown. Use `messages` instead"
         )
     return [span for span, number in zip(spans, numbers, strict=True) if number >= first] if first else spans
 
@@ -138,8 +138,7 @@ class _Turns:
     def unknown(self, number: int) -> DataError:
         """Returns the error for a message whose span cannot be determined."""
         return DataError(
-            f"message {number + 1} of {self._where}: what the assistant wrote cannot be told from the rest of the"
-            f" conversation, because the chat template {self._template.name} renders it in another way once other"
-            " messages follow. Mark it in the template with {% generation %} blocks (--chat-template FILE), or learn"
-            " all tokens with --loss-on all"
+            f"message {number + 1} of {self._where}: the assistant's text cannot be found in the conversation, because"
+            f" the chat template {self._template.name} renders it in another way once other messages follow. Mark it in"
+            " the template with {% generation %} blocks (--chat-template FILE), or learn all tokens with --loss-on all"
         )

@@ -40,7 +40,7 @@ class Example(NamedTuple):
 
 
 class ChatTokenizer:
-    """A tokenizer of the `tokenizers` library, its special tokens, and its chat template where it has one."""
+    """A tokenizer of the `tokenizers` library, its special tokens, and its chat template if it has one."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, template: ChatTemplate | None, tokens: Mapping[str, str], name: str
@@ -218,7 +218,7 @@ def _template_beside(file: Path) -> tuple[str, str] | None:
         if template is None:
             raise DataError(
                 f"{file.with_name(CONFIG)} has chat templates named {', '.join(templates)}, and none named default:"
-                " write the one that is meant into a file, and name that with --chat-template FILE"
+                " write the intended one into a file, and name it with --chat-template FILE"
             )
     return None if template is None else (template, str(file.with_name(CONFIG)))
 

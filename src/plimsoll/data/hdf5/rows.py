@@ -87,8 +87,8 @@ class Hdf5Rows:
             return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
         except OSError as problem:
             raise DataError(
-                f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file is damaged there, or"
-                " its disk is. Copy it again, or make it anew"
+                f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file or its disk is damaged"
+                " there. Copy the file again, or make it again"
             ) from None
 
 
@@ -98,7 +98,7 @@ def damage_as_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
-        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it anew") from problem
+        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it again") from problem
 
 
 def opened(path: Path) -> h5py.File:
@@ -113,8 +113,8 @@ def opened(path: Path) -> h5py.File:
         return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     except OSError as problem:
         raise DataError(
-            f"{path} cannot be opened ({in_short(problem)}): it is no HDF5 file, or cut short, or another process is"
-            " writing it. Copy it again, or make it anew"
+            f"{path} cannot be opened ({in_short(problem)}): it is no HDF5 file, or truncated, or another process is"
+            " writing it. Copy it again, or make it again"
         ) from None
 
 

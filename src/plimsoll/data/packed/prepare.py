@@ -118,7 +118,7 @@ def pack(
         changes = Facts(files=made_with.files).difference(Facts(files=now.files))
         raise DataError(
             f"{documents.name} changed while it was tokenised, {changes}. Run the same command again when nothing"
-            f" writes there; remove {folder} before if it refuses"
+            f" writes there; if that fails, remove {folder} first"
         )
     if not sum(shard.tokens for shard in packing.shards):
         held_out = sum(shard.validation_documents for shard in packing.shards)

@@ -94,8 +94,8 @@ def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[d
             where = f"line {number} of {file.name}"
             if len(line) > LONGEST_LINE:
                 raise DataError(
-                    f"{where} is longer than {format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A"
-                    " .jsonl file has one JSON object per line; a .txt file has no such limit."
+                    f"{where} is longer than {format_bytes(LONGEST_LINE)}, the limit for a line. A .jsonl file has one"
+                    " JSON object per line; a .txt file has no such limit."
                 )
             record = None
             if line.strip():

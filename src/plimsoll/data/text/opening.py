@@ -83,7 +83,7 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
         format = format_of(path)
         if format is None:
             raise DataError(
-                f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
+                f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or correct its suffix."
             )
         return [File(path=path, format=format, column=column)]
     if all((path / name).is_file() for name in FILES_OF_A_RUN):
@@ -193,7 +193,7 @@ def _folder(path: Path, config: str | None, split: str, column: str) -> list[Fil
     if suffixes.keys() & _OTHER_SUFFIXES:
         return None
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5)) or "nothing"
-    raise DataError(f"no file in {path} is read as text: it holds {kinds}. What is read: {KNOWN}.")
+    raise DataError(f"no file in {path} is read as text: it holds {kinds}. Readable files: {KNOWN}.")
 
 
 def _has_configurations(card: Path) -> bool:
