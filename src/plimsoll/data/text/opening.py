@@ -82,9 +82,7 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
     if path.is_file():
         format = format_of(path)
         if format is None:
-            raise DataError(
-                f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or correct its suffix."
-            )
+            raise DataError(f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or correct its suffix.")
         return [File(path=path, format=format, column=column)]
     if all((path / name).is_file() for name in FILES_OF_A_RUN):
         raise DataError(
