@@ -88,7 +88,7 @@ def fetched(run: str) -> str:
     if RunFolder(bucket.folder).exists():
         return str(bucket.folder)
     if not is_free:
-        raise RunError(f"{run} is just being fetched by another process on this machine: try again when it is here")
+        raise RunError(f"another process on this machine is downloading {run}: try again when it has finished")
     raise RunError(f"there is no run at {run}: `plimsoll train RECIPE --run {run}` makes one")
 
 

@@ -60,7 +60,7 @@ class Sender:
     def require_running(self) -> None:
         """Raises StoppedError if the process has ended, because the run was taken over or the process was killed."""
         if self._process.poll() is not None:
-            raise StoppedError(f"{self._reply()['refused']}. What was trained is whole in {self.folder}")
+            raise StoppedError(f"{self._reply()['refused']}. The run is whole in {self.folder}")
 
     def finish(self) -> None:
         """Waits for the last upload, and ends the process. Sets `behind` if the upload fails."""
@@ -140,7 +140,7 @@ def _send_until_the_end(bucket: Bucket) -> None:
             raise
         except PlimsollError as problem:
             if failure is None:
-                _warn(f"{problem}. Training goes on in {bucket.folder}; it is tried again every minute")
+                _warn(f"{problem}. Training goes on in {bucket.folder}; the upload is tried again every minute")
             failure = problem
             continue
         if failure is not None:

@@ -74,7 +74,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 
 def _give_up(place: str) -> NoReturn:
     """Prints an error and ends this process, because not all processes connected in time."""
-    print(f"error: {_not_met(place, f'not all have come in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
+    print(f"error: {_not_met(place, f'not all connected in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
     os._exit(RunError.exit_code)
 
 
@@ -124,8 +124,8 @@ def devices(count: int) -> list[Any]:
     each = count // processes()
     if each * processes() != count or jax.device_count() < count:
         raise RunError(
-            f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start as"
-            " many as the plan has hosts, or add --replan and a --mesh or --chip of what is here"
+            f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start a"
+            " process for each host of the plan, or add --replan with a --mesh or --chip of the present devices"
         )
     return [device for number in range(processes()) for device in jax.local_devices(number)[:each]]
 

@@ -159,7 +159,7 @@ def test_a_slice_of_one_host_is_recognised(tmp_path, monkeypatch):
     "problem",
     [
         PlimsollError("Unable to initialize backend 'cuda': CUDA driver version is insufficient"),
-        RuntimeError("the process that was to accelerators ended with code 1: its error stands above"),
+        RuntimeError("the worker process for 'accelerators' ended with code 1: see its error above"),
     ],
 )
 def test_a_card_that_jax_cannot_use_is_refused_in_one_paragraph(machine, monkeypatch, problem):
