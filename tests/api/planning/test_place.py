@@ -178,7 +178,7 @@ def test_a_look_that_takes_too_long_is_refused(machine, monkeypatch):
     """One host of a TPU slice waits for the others, and a driver that hangs for ever."""
     slow = subprocess.TimeoutExpired("a look", card.LOOK_SECONDS)
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=slow))
-    with pytest.raises(RecipeError, match=f"had no answer after {card.LOOK_SECONDS} s and was ended"):
+    with pytest.raises(RecipeError, match=f"did not answer in {card.LOOK_SECONDS} s and was killed"):
         chosen(machine)
 
 
