@@ -16,7 +16,7 @@ EMBEDDED = (STANDARD_LIBRARY, TALES)
 """Values of `--dataset-id` that need no download."""
 
 FOLDER: ContextVar[Path] = ContextVar("folder", default=Path())
-"""Folder of the user's code that runs: a file with a relative path is looked for there first."""
+"""Folder of the user's code that is running. Relative paths of data files are looked up there first."""
 
 
 def require_sizes(*, least: int = 1, **sizes: int | None) -> None:

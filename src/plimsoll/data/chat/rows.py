@@ -82,7 +82,7 @@ class PackedRows(GroupStream):
         max_tokens: int | None = None,
         name: str = "the data set",
     ) -> None:
-        """Without a `seed`, documents are in their own order. `max_tokens` ends with the document that exceeds it."""
+        """Without a `seed`, documents are in their own order. The document that reaches `max_tokens` is the last."""
         facts = {"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}
         super().__init__(facts=facts, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed

@@ -1,8 +1,8 @@
 """Converts text to ids and back with a tokenizer of Hugging Face's `tokenizers` library. Ids are NumPy arrays.
 
 A Python list takes 8 bytes an id and often 28 more for the number; an array takes 4. Text that spells a special token
-("<|endoftext|>" in a source file) is encoded as ordinary text; only the `encode_` methods add end-of-text after a
-document. The library releases Python's lock while it encodes, so threads encode several blocks in parallel.
+("<|endoftext|>" in a source file) is encoded as ordinary text; only `encode_pieces` and `encode_each` end a document.
+The library releases Python's lock while it encodes, so threads encode several blocks in parallel.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
 
 
 def _spans(text: str) -> Iterator[str]:
-    """Yields the text in parts of at least SPAN characters, each up to the end of a word."""
+    """Yields the text in parts of SPAN characters or slightly more, each up to the end of a word."""
     start = 0
     while len(text) - start > SPAN and (cut := _BETWEEN_WORDS.search(text, start + SPAN)) is not None:
         yield text[start : cut.start()]
