@@ -186,8 +186,8 @@ def train_together(question: dict[str, Any]) -> NoReturn:
             words = f"{ended_by_memory(problem)}, on all processes of the run"
         elif distributed.is_of_others(problem):
             words = (
-                f"another process of this run is gone ({reason}). Its checkpoints are intact: start all processes of"
-                " the run again, with the same options"
+                f"another process of this run is gone ({reason}). The run is intact: start all its processes"
+                " again, with the same options"
             )
         else:
             traceback.print_exc()

@@ -77,7 +77,7 @@ def test_a_damaged_chunk_ends_the_run_in_a_sentence(tmp_path):
         at = made.id.get_chunk_info(3).byte_offset
     whole = path.read_bytes()
     path.write_bytes(whole[: at + 40] + bytes([whole[at + 40] ^ 1]) + whole[at + 41 :])
-    with pytest.raises(DataError, match=r"rows 300 to 400 of .* cannot be read .*: the file or its disk is damaged there"):
+    with pytest.raises(DataError, match=r"rows 300 to 400 of .* cannot be read .*: the file or its disk is damaged"):
         Hdf5Rows(path, {"x": "x"}).read(300, 400)
 
 
