@@ -343,7 +343,7 @@ def test_plans_are_timed_with_what_the_machine_can_pin_and_a_users_own_limit_is_
 
 def test_a_card_smaller_than_the_budget_is_refused_and_another_kind_is_said():
     small = dataclasses.replace(CARD, kind="NVIDIA L4", memory_bytes=20 * GIB)
-    with pytest.raises(BudgetError, match=r"budget is 35.0 GiB .* NVIDIA L4 .* has 20.0 GiB. Ask for at most --memory 19456MiB"):
+    with pytest.raises(BudgetError, match=r"budget is 35.0 GiB .* NVIDIA L4 .* has 20.0 GiB. Ask for .*19456MiB"):
         require_free(small, chip("h200"), 35 * GIB)
     messages = []
     card.training_environment(chip("h200"), small, 10 * GIB, messages.append)
