@@ -100,7 +100,7 @@ def test_a_model_that_takes_too_much_is_left_out_with_its_limit(run, monkeypatch
 
     def ask(verb, question):
         questions.append((verb, question["limit_bytes"]))
-        raise PlimsollError("the process that was to show was killed by signal 6")
+        raise PlimsollError("the worker process for 'show' was killed by signal 6")
 
     monkeypatch.setattr(run_report, "ask", ask)
     saved(run.checkpoints / "step-00000002")

@@ -90,7 +90,7 @@ def test_data_that_is_gone_is_refused_with_the_command_that_names_its_new_place(
 def test_the_folder_of_the_data_is_no_folder_for_the_run(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     error = refused(capsys, "train", "stories", "--dataset-id", tmp_path / "texts", "--run", tmp_path / "texts")
-    assert "is what --dataset-id names: a run has a folder of its own" in error
+    assert "is also named by --dataset-id: a run needs its own folder" in error
     assert not [*(tmp_path / "texts").iterdir()]
 
 

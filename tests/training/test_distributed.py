@@ -175,7 +175,7 @@ def test_one_to_whom_the_others_do_not_come_says_so_before_jax_would_end_it_by_a
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    said = f"error: the processes of this run did not find one another at {where}: not all have come in 1 s. Start"
+    said = f"error: the processes of this run did not find one another at {where}: not all connected in 1 s. Start"
     assert done.stderr.startswith(said)
 
 

@@ -1,1 +1,1 @@
-"""What `import plimsoll` and the command line call: plan, train, compare, ladder, loader, report."""
+"""Functions behind `import plimsoll` and the command line: plan, train, compare, ladder, loader, report."""

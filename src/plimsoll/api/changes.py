@@ -1,13 +1,12 @@
-"""A run that goes on with something changed: its length, its learning rate, its data, or the place of that.
+"""Changes of a run that continues: its length, its learning rate, its data, or the place of the data.
 
-A longer run whose learning rates so far would have been the same is the same experiment, and so is one whose data lies
-elsewhere with the same bytes: `train` goes on. Anything else has to be changed on purpose, by `plimsoll resume`, and
-stands in data.json and in the notes of ledger and report. Other data is read from its beginning, with the vocabulary
-that the run has learned.
+`train` accepts a longer run if its learning rates so far stay the same, and data in another place with the same bytes.
+Other changes must be made on purpose by `plimsoll resume`. They are noted in data.json, the ledger and the report.
+Other data is read from its beginning, with the vocabulary of the run.
 
-The files that change are first written together: JSON as PENDING, prepared files in PREPARED. A process that is killed
-in between leaves them, and the same command finishes. The plan is made anew with the levers it had, because the
-schedule is part of what is compiled; PENDING stays until then.
+Changed files are first written together: JSON as PENDING, prepared files in PREPARED. If the process is then killed,
+the same command finishes the change. The plan is made again with the same levers, because the schedule is part of the
+compiled step. PENDING stays until then.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import differences, to_dict
 
 PENDING = "changing.json"
-"""File in a run's folder while it changes, with what recipe.json and data.json are to hold."""
+"""File in a run's folder during a change, with the new content of recipe.json and data.json."""
 PREPARED = ".changing"
-"""Folder there with what was prepared of other data: tokenizer and held-out text."""
+"""Folder in a run's folder during a change, with prepared files of other data: tokenizer and held-out text."""
 LENGTH = frozenset({"steps", "epochs"})
-"""Options of a recipe that say its length."""
+"""Options of a recipe that set the length of training."""
 ON_PURPOSE = LENGTH | {"learning_rate", *NAMES_OF_DATA}
-"""Options that `plimsoll resume` may change; with the data those of its part, too."""
+"""Options that `plimsoll resume` may change. If it names data, it may also change other options of the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is not as a run began."""
+    """Differences between a run as it began and as it is to continue."""
 
     folder: RunFolder
     before: Recipe
-    """Recipe of the run."""
+    """Recipe of the run so far."""
     recipe: Recipe
-    """Recipe that it goes on with."""
+    """Recipe with which the run is to continue."""
     prepared: Prepared
-    """What was prepared for the run."""
+    """Facts about the run's prepared data."""
     on_purpose: Collection[str] = ()
     """Options that the user changes by `plimsoll resume`."""
 
@@ -63,12 +62,12 @@ class Changes:
 
     @property
     def names_data(self) -> bool:
-        """Whether the user names data on purpose, which may be other data."""
+        """True if the user names data on purpose. It may be the same data or other data."""
         return not {*NAMES_OF_DATA}.isdisjoint(self.on_purpose)
 
     @property
     def of_data(self) -> set[str]:
-        """Options of the data that differ besides places, and may where the user names data."""
+        """Changed options of the data, other than places, if the user names data; else empty."""
         if not self.names_data:
             return set()
         own = {field.name for field in fields_of(type(self.recipe.data))}
@@ -76,35 +75,35 @@ class Changes:
 
     @cached_property
     def steps_taken(self) -> int:
-        """Steps of the newest checkpoint that is whole, from which the run goes on."""
+        """Step of the newest intact checkpoint, from which the run continues."""
         return self.folder.newest_whole()[0]
 
 
 def apply(changes: Changes, say: Say) -> None:
-    """Changes the run, if that changes nothing of what was learned, or was asked for.
+    """Changes the run, if the changes keep the results of training or were made on purpose.
 
     Args:
-        changes: What differs, if anything does.
-        say: Function that is called with messages about other data as it is prepared.
+        changes: Differences of the run, or none.
+        say: Function that is called with messages while other data is prepared.
 
     Raises:
         RunError: An option differs that cannot be changed, or was not changed on purpose.
         DataError: The data has other bytes and was not changed on purpose, or the model cannot read it.
     """
     folder, recipe, prepared = changes.folder, changes.recipe, changes.prepared
-    shutil.rmtree(folder.path / PREPARED, ignore_errors=True)  # of a change that was never made
+    shutil.rmtree(folder.path / PREPARED, ignore_errors=True)  # left by an unfinished change
     changed = changes.values.keys()
     chosen = (ON_PURPOSE & {*changes.on_purpose}) | changes.of_data
     if changed - changes.places - LENGTH - chosen:
         raise _other_options(changes)
 
-    # The data: the same bytes, wherever they are, or other data.
+    # Find out whether the data is the same, possibly in another place, or other data.
     moved = changes.places
     if is_other_data(changes):
         prepared = prepare_other_data(changes, say)
         moved = moved - {*NAMES_OF_DATA}
 
-    # What the run becomes.
+    # Describe the changes.
     sentences: list[str] = []
     if changed & LENGTH:
         steps, sentence = longer(changes, prepared)
@@ -114,7 +113,7 @@ def apply(changes: Changes, say: Say) -> None:
         before, now = changes.values[name]
         sentences.append(f"changed at step {changes.steps_taken:,}: {flag_of(name)} from {before} to {now}")
 
-    # Its files.
+    # Write the files.
     prepared = replace(prepared, changes=[*prepared.changes, *sentences])
     if prepared != changes.prepared:
         folder.write(PENDING, {"data.json": prepared.to_json(), "recipe.json": to_dict(recipe)})
@@ -124,7 +123,7 @@ def apply(changes: Changes, say: Say) -> None:
 
 
 def is_other_data(changes: Changes) -> bool:
-    """Returns whether the data is not that of the run any more. Raises DataError where that is not on purpose."""
+    """Returns True if the data differs from the run's data. Raises DataError if that is not on purpose."""
     try:
         changes.recipe.open(changes.folder.path).require_same(changes.prepared, training=True)
     except DataError as problem:
@@ -133,15 +132,15 @@ def is_other_data(changes: Changes) -> bool:
         named = changes.places & {*NAMES_OF_DATA}
         if not named:
             raise
-        raise DataError(f"{problem}; {_resume(changes, named)} goes on with it on purpose") from None
+        raise DataError(f"{problem}; {_resume(changes, named)} continues with the new data on purpose") from None
     return bool(changes.of_data)
 
 
 def prepare_other_data(changes: Changes, say: Say) -> Prepared:
-    """Prepares other data for a run, beside its own files, and returns what data.json is to hold.
+    """Prepares other data for a run in PREPARED, and returns the new content of data.json.
 
     Raises:
-        DataError: The model of the run cannot read it.
+        DataError: The model of the run cannot read the data.
     """
     folder, recipe, before = changes.folder, changes.recipe, changes.prepared
     recipe.model.require_same(before.weights)
@@ -152,8 +151,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     if other:
         differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"this data does not go with the model of {folder.path}, whose shape follows from its own data: {differs}."
-            " Name data of the same shape, or another --run to begin anew"
+            f"this data does not fit the model of {folder.path}, whose shape depends on its first data: {differs}. Name"
+            " data of the same shape, or another --run to begin anew"
         )
     place = folder.path / PREPARED
     place.mkdir()
@@ -162,7 +161,7 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
 
 
 def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
-    """Returns the other length of a run in steps, and a sentence about it. Raises RunError where it may not have it."""
+    """Returns the new length of a run in steps, and a sentence about it. Raises RunError if it is not allowed."""
     folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
     is_on_purpose = not LENGTH.isdisjoint(changes.on_purpose)
     length = changes.recipe.length
@@ -193,7 +192,7 @@ def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
 
 
 def _other_options(changes: Changes) -> RunError:
-    """Returns the refusal of options that cannot change, or not without being asked to."""
+    """Returns the error for options that cannot change, or can change only on purpose."""
     values, run = changes.values, changes.folder.path
     if "kind" in values or "parts" in values:
         there, here = values.get("kind") or [_parts_in_words(parts) for parts in values["parts"]]
@@ -216,7 +215,7 @@ def _parts_in_words(parts: Mapping[str, str]) -> str:
 
 
 def _resume(changes: Changes, names: Collection[str]) -> str:
-    """Returns the command that changes some options on purpose."""
+    """Returns the `plimsoll resume` command that changes some options on purpose."""
     options = [
         f"{flag_of(name)} {now}" for name, (_, now) in changes.values.items() if name in names and now is not None
     ]
@@ -224,7 +223,7 @@ def _resume(changes: Changes, names: Collection[str]) -> str:
 
 
 def finish(folder: RunFolder) -> None:
-    """Gives the run the files that PENDING and PREPARED hold, if they are there. Its plan is that of before."""
+    """Completes a change: moves the content of PENDING and PREPARED, if they exist, into the run. Keeps its plan."""
     if not folder.has(PENDING):
         return
     pending = folder.read(PENDING)

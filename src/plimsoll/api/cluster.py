@@ -1,7 +1,7 @@
-"""Several processes that train one run, in a folder that all of them see: NFS, Lustre, a mounted bucket, one machine.
+"""Trains one run in several processes that share its folder: on NFS, Lustre, a mounted bucket, or one machine.
 
-The first process prepares and plans, in a child, as a process alone does. The others read the same folder, and write
-nothing into it but their parts of checkpoints.
+The first process prepares and plans in a child process. The others read the same folder, and write only their parts of
+checkpoints.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from plimsoll.recipes.saved import from_dict, to_dict
 from plimsoll.units import whole_number
 
 MAY_DIFFER = {"quiet", "run", "profiler_port"}
-"""Options that need not be the same in all processes."""
+"""Options that may differ between the processes."""
 LAST_PORT = 65_535
 LOST = 3
-"""Exit code where another process is gone."""
+"""Exit code if another process is gone."""
 SEEN = ".seen-"
-"""How a file begins by which processes find out whether they see the same folder."""
+"""Prefix of the folder by which processes find out whether they see the same files."""
 OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-"""Options of the other processes: what is told and traced is the first one's."""
+"""Options of the processes after the first. Only the first prints, tracks and profiles."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Place of this process among several; None for fields that JAX finds out from the cluster."""
+    """Place of this process among several. JAX takes fields that are None from the cluster's environment."""
 
     coordinator: str | None = None
     """HOST:PORT of the first process."""
@@ -80,7 +80,7 @@ def membership(
 ) -> Membership | None:
     """Returns the place of this process among several; None if it trains alone.
 
-    Without the first three arguments it is one of several only if the variables of a cluster say so, or if the chip has
+    Without the first three arguments, it is one of several if the variables of a cluster are set, or if the chip has
     several hosts.
 
     Args:
@@ -91,7 +91,7 @@ def membership(
         variables: Environment of this process.
 
     Raises:
-        RecipeError: Only some of the first three are given, or one is not valid.
+        RecipeError: Only some of the first three arguments are given, or one is not valid.
     """
     typed = (coordinator, processes, process)
     if typed == (None, None, None):
@@ -100,8 +100,8 @@ def membership(
         return Membership() if several_hosts or _in_cluster(variables) else None
     if coordinator is None or processes is None or process is None or not 0 <= process < processes:
         raise RecipeError(
-            f"--coordinator HOST:PORT, --processes N and --process I go together, and are {typed}: the first machine's"
-            " address and a free port there, how many processes there are, and which of them this one is, from 0"
+            f"--coordinator HOST:PORT, --processes N and --process I go together, and are {typed}: give the address and"
+            " a free port of the first machine, the number of processes, and the number of this process, from 0"
         )
     host, _, port = coordinator.rpartition(":")
     if not host or not 0 < (whole_number(port) or 0) <= LAST_PORT:
@@ -113,7 +113,7 @@ def membership(
 
 
 def _in_cluster(variables: Mapping[str, str]) -> bool:
-    """Returns whether Slurm's `srun`, Open MPI's `mpirun` or a TPU's Kubernetes has started more than one process."""
+    """Returns True if Slurm's `srun`, Open MPI's `mpirun` or a TPU's Kubernetes has started more than one process."""
     counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
     slurm = {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys()
     several = [(whole_number(variables.get(name, "")) or 0) > 1 for name in counts]
@@ -131,15 +131,15 @@ def require_shared_folder(run: str | None) -> None:
 
 
 def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
-    """Becomes the process that trains here, together with the others.
+    """Replaces this process with one that trains together with the others.
 
     Args:
-        recipe: What to train.
+        recipe: Recipe to train.
         options: `TrainOptions` of the run.
         member: Place of the process among the others.
 
     Raises:
-        RecipeError: It is to evaluate or save by the clock.
+        RecipeError: An option requests evaluations or saves by the clock.
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
@@ -155,14 +155,14 @@ def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
 
 
 def train_together(question: dict[str, Any]) -> NoReturn:
-    """Trains in this process, together with the others, and ends it with its exit code.
+    """Trains together with the other processes, and ends this process with its exit code.
 
     Args:
-        question: What `start` has put together.
+        question: Dict from `start`: the membership, the recipe and the options.
     """
     from plimsoll.training import allocator, distributed
 
-    # Until training begins a signal ends this process: nothing is lost, and no handler of Python runs while JAX waits.
+    # Until training begins, a signal ends this process: no work is lost, and Python's handlers cannot run during JAX.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
     all_refuse = True
@@ -173,7 +173,7 @@ def train_together(question: dict[str, Any]) -> NoReturn:
         code = _train(session)
         distributed.end(code, together=True)
 
-    # Whatever is raised ends here: Python's own end would wait for the others, which wait for this one.
+    # Handle every exception here: Python's own exit would wait for the other processes, which wait for this one.
     except PlimsollError as problem:
         print(f"error: {problem}", file=sys.stderr)
         distributed.end(problem.exit_code, together=all_refuse)
@@ -186,13 +186,13 @@ def train_together(question: dict[str, Any]) -> NoReturn:
             words = f"{ended_by_memory(problem)}, on all processes of the run"
         elif distributed.is_of_others(problem):
             words = (
-                f"another process of this run is gone ({reason}). What was saved is whole: start all processes of the"
-                " run again, with the same options"
+                f"another process of this run is gone ({reason}). The run is intact: start all its processes"
+                " again, with the same options"
             )
         else:
             traceback.print_exc()
             code = 1
-            words = f"this process ends, and so do the others: {reason}"
+            words = f"this process and the others end: {reason}"
     print(f"error: {words}", file=sys.stderr)
     distributed.end(code, together=False)
 
@@ -209,10 +209,10 @@ def _session(question: Mapping[str, Any]) -> dict[str, Any]:
     """Prepares with the others, and returns the options of the session. Raises PlimsollError in every process."""
     from plimsoll.training import distributed
 
-    # All have the same packages, options and code, or say what differs.
+    # Require the same packages, options and code in all processes.
     hosts = distributed.require_alike(_facts(question))
 
-    # The first one prepares and plans. All open its folder.
+    # Let the first process prepare and plan. All open its folder.
     count = distributed.processes()
     session = distributed.of_first("session", lambda: _prepared({**question, "count": count}))
     raise_refusal(session, prefix="" if distributed.process() == 0 else "the first process says: ")
@@ -223,7 +223,7 @@ def _session(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _train(session: dict[str, Any]) -> int:
-    """Trains with the others, and returns the exit code. The first one alone writes log, metrics and ledger."""
+    """Trains with the others, and returns the exit code. Only the first process writes log, metrics and ledger."""
     from plimsoll.engine.session import train_here
     from plimsoll.training import distributed
 
@@ -242,7 +242,7 @@ def _train(session: dict[str, Any]) -> int:
 
 
 def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of the session, or the refusal. A child prepares, so that its memory is not training's."""
+    """Returns the options of the session, or the error as a dict. A child prepares, to keep training's memory low."""
     try:
         return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:
@@ -250,7 +250,7 @@ def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares and plans the run of several processes, in the child of the first, and returns the session's options."""
+    """Prepares and plans the run in the child of the first process. Returns the options of the session."""
     from plimsoll.api import train
 
     end_with(os.getppid())
@@ -262,10 +262,10 @@ def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
-    """Raises RunError, in every process, where one does not see the folder of the run, or may not write there."""
+    """Raises RunError in every process if one does not see the folder of the run, or cannot write there."""
     from plimsoll.training import distributed
 
-    # The first one makes a folder there, and each puts a file into it.
+    # Let the first process make a folder, and each process put a file into it.
     def make_mark() -> str:
         mark = folder.checkpoints / f"{SEEN}{secrets.token_hex(8)}"
         mark.mkdir()
@@ -288,7 +288,7 @@ def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
 
 
 def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
-    """Raises DataError in every process, with those that read other data under the same name, or none."""
+    """Raises DataError in every process if some read other data, or none, under the same name."""
     recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
@@ -300,7 +300,7 @@ def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
 
 
 def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
-    """Returns the problems of all processes, in each of them; empty if there is none."""
+    """Returns the problems of all processes as text, the same in each process; empty if there is none."""
     from plimsoll.training import distributed
 
     problems = distributed.of_each(topic, problem)
@@ -310,7 +310,7 @@ def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what must be the same in all processes: versions, code, options and recipe; and the host's name."""
+    """Returns facts that must be equal in all processes: versions, code, options, recipe. Also has the host's name."""
     options = {name: value for name, value in question["options"].items() if name not in MAY_DIFFER}
     options |= options.pop("pins", {})  # levers, by their own names
     recipe = dict(question["recipe"])

@@ -1,4 +1,4 @@
-"""The commands that continue a run, repeat it, and use it, from what its folder says."""
+"""Builds the commands that continue, repeat and use a run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from plimsoll.units import MIB
 
 
 def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Recipe | None]:
-    """Returns the words that name a recipe, and the recipe with the options that it has by these words.
+    """Returns the words that name a recipe on the command line, and the recipe that these words alone give.
+
+    The recipe is None if it is from a file.
 
     Args:
         saved: Content of recipe.json.
-        name: Name of the preset, if it was one: a run from Python may be called anything.
+        name: Name of the run's recipe. It need not be that of a preset, since a run from Python may have any name.
 
     Raises:
         RecipeError: No preset has the model of this recipe.
@@ -31,7 +33,7 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     if is_from_file(saved):
         return [f"{saved['file']}:{saved['name']}"], None
 
-    # Presets with this model (or this one class that has all), and the parts that each has otherwise.
+    # Find the presets with this model (or recipe class), and the parts in which each differs.
     parts = saved["parts"]
     main = "model" if "model" in parts else "recipe"
     swaps = {
@@ -42,7 +44,7 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     if not swaps:
         raise RecipeError(f"no preset is of the kind {saved['kind']}: the command that made this run is not known")
 
-    # The one of that name, or the closest.
+    # Take the preset of that name, or else the one with the fewest different parts.
     closest = name if name in swaps else min(swaps, key=lambda other: len(swaps[other]))
     swap = swaps[closest]
     if not swap:
@@ -52,7 +54,7 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
 
 
 def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
-    """Returns what follows `plimsoll train`: the recipe, and the options that make it this one."""
+    """Returns the arguments of `plimsoll train`: the recipe, and its options that differ from the preset."""
     words, base = base_of(saved, name)
     for field, value in chosen_fields(saved, base).items():
         flag = field.replace("_", "-")
@@ -64,13 +66,15 @@ def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
 
 
 def continue_command(folder: RunFolder, saved: Mapping[str, Any]) -> str | None:
-    """Returns the command that continues a run; None where functions of a Python program are needed for it."""
+    """Returns the command that continues a run; None if it needs functions of a Python program."""
     return None if is_pickled(saved) else shlex.join(["plimsoll", "resume", str(folder.path)])
 
 
 def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Planned) -> str | None:
-    """Returns the command that trains the same recipe by the same plan from the start, in a folder of its own; None
-    where functions of a Python program are needed for it."""
+    """Returns the command that trains the same recipe with the same plan from the start, in a new folder.
+
+    Returns None if the recipe needs functions of a Python program.
+    """
     if is_pickled(saved):
         return None
     budget = planned.ledger.budget_bytes
@@ -81,6 +85,6 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Planned
 
 
 def use_commands(folder: RunFolder, shown: Sequence[Shown]) -> list[str]:
-    """Returns the commands that use a run: `evaluate`, and those of what its recipe shows."""
+    """Returns the commands that use a run: `evaluate`, and those for its recipe's outputs."""
     run = shlex.quote(str(folder.path))
     return [f"plimsoll evaluate {run}", *(part.command.format(run=run) for part in shown if part.command)]

@@ -23,7 +23,7 @@ class Tune(Pinned):
     """Fine-tuning job, as `plimsoll.finetune` returns it: plan it, train it, then export the trained model.
 
     Attributes:
-        recipe: What is trained: model, data and optimizer, as a recipe with options like `recipe.model.lora_rank`.
+        recipe: Recipe with model, data and optimizer. It has options like `recipe.model.lora_rank`.
         pins: Memory-saving options ("levers") with values that the planner must keep, like {"frozen_bits": 4}.
         run: Folder of the run that `train` starts or continues, and that `export` reads.
 
@@ -86,7 +86,7 @@ class Tune(Pinned):
 
         Args:
             adapter: New folder for the LoRA adapters alone, which `peft.PeftModel.from_pretrained` loads.
-            merged: New folder for the whole model in the Hugging Face format, which `transformers` loads.
+            merged: New folder for the complete model in the Hugging Face format, which `transformers` loads.
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
         Returns:

@@ -1,4 +1,4 @@
-"""Training in a process of its own, followed from this one: of a recipe, or of a run that goes on."""
+"""Trains a recipe, or continues a run, in a separate process that this process watches."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from plimsoll.report.metrics import NewRows
 OnLog = Callable[[dict[str, Any]], None]
 """Function that takes a row of metrics: a dict, as in `Run.metrics`."""
 OF_TRAINING = frozenset(field.name for field in dataclasses.fields(TrainOptions))
-"""Names of the options of training; others are the recipe's."""
+"""Names of the options of training. All other options belong to the recipe."""
 
 
 class Begun(NamedTuple):
-    """What a run began with."""
+    """Recipe and options of an existing run."""
 
     name: str
-    """Name of the recipe, as its plan has it."""
+    """Name of the recipe in the run's plan."""
     recipe: Recipe
     options: dict[str, Any]
-    """Options of training of its last session that it goes on with."""
+    """Options of the last training session that apply to the next one."""
 
 
 def begun(folder: RunFolder) -> Begun:
-    """Returns what a run began with, from its files.
+    """Reads recipe and options of an existing run.
 
     Raises:
-        RunError: It is no run.
-        RecipeError: Its recipe stands in no file, or in one that has changed.
+        RunError: The folder is no run.
+        RecipeError: The file of its recipe is missing or has changed.
     """
     saved = folder.read("recipe.json")
     name = None
-    with contextlib.suppress(RunError):  # a missing or damaged plan is refused, or made anew, where it is needed
+    with contextlib.suppress(RunError):  # training reports a missing or damaged plan, or replaces it
         name = folder.planned().recipe
     return Begun(name or name_in(saved), from_dict(saved), last_options(folder))
 
 
 def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:
-    """Continues a run. Options of its recipe are changed on purpose.
+    """Continues a run. Given options of the recipe change the run on purpose.
 
     Args:
         path: Folder of the run.
@@ -75,7 +75,7 @@ def train(
     on_log: OnLog | None = None,
     say: Say | None = None,
 ) -> str:
-    """Trains a recipe, and returns the folder of the run when it has ended.
+    """Trains a recipe. Returns the folder of the run after training has ended.
 
     Args:
         recipe: The recipe, or its name.
@@ -100,7 +100,7 @@ def train(
 
 
 def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> str:
-    """Trains, and returns the folder of the run when it has ended. A run in a bucket is sent there meanwhile."""
+    """Trains, and returns the folder of the run after training has ended. Sends a run in a bucket there meanwhile."""
     in_bucket = is_address(options.run)
     with sent(str(options.run), say) if in_bucket else contextlib.nullcontext() as sender:
         folder = str(options.run) if sender is None else sender.folder
@@ -117,7 +117,7 @@ def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None
             recipe,
             dataclasses.replace(options, run=folder),
             say,
-            line=print if notebook.is_here() else None,  # a cell shows what its kernel prints, and no other process
+            line=print if notebook.is_here() else None,  # a notebook's cell shows only output of its kernel
             look=None if on_log is None and sender is None else look,
         )
     _require_ended(code, folder)
@@ -127,10 +127,10 @@ def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None
 
 
 def train_beside(recipe: Recipe, options: TrainOptions, say: Say, **watching: Any) -> tuple[int, int | None]:
-    """Trains in a process beside this one. Returns what `supervise.watched` returns of it.
+    """Trains in a separate process. Returns its exit code and the received signal, as `supervise.watched` does.
 
     Args:
-        recipe: What to train.
+        recipe: Recipe to train.
         options: Options of training; the run is in a folder of this machine.
         say: Called with messages.
         watching: Further arguments of `supervise.watched`.
@@ -152,4 +152,4 @@ def _require_ended(code: int, folder: str) -> None:
         raise StoppedError(ended_by_kill())
     if code:
         kind = StoppedError if code == StoppedError.exit_code else PlimsollError
-        raise kind(f"training ended with code {code}: its own message says why")
+        raise kind(f"training ended with code {code}: its message above has the reason")

@@ -1,4 +1,4 @@
-"""A training that a scheduler starts: on how many nodes, with how many processes, GPUs and bytes, from its plan."""
+"""Training jobs for a scheduler: numbers of nodes, processes and GPUs, and bytes of memory, from the run's plan."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from plimsoll.recipes.recipe import Recipe
 
 Scheduler = Literal["slurm", "ray"]
 GPUS_OF_A_NODE = 8
-"""GPUs of a node, at most, where nobody says how many nodes there are to be."""
+"""GPUs per node at most, if the user does not set the number of nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Request to a scheduler, which starts the same command as every process."""
+    """Request to a scheduler. It starts the same command in every process."""
 
     name: str
     run: str
     """Folder of the run."""
     command: Sequence[str]
-    """Words of `plimsoll` that each process is started with."""
+    """Arguments of `plimsoll` for each process."""
     nodes: int
     tasks_per_node: int
-    """Processes of a node: one for each GPU, else one."""
+    """Processes per node: one for each GPU, or one on CPUs."""
     gpus_per_node: int
     process_bytes: int
-    """Memory of one process on its node: the budget on a CPU, beside an accelerator what the plan says of the host."""
+    """Host memory of one process in bytes: the budget on a CPU, else the plan's predicted peak of the host."""
 
     @property
     def processes(self) -> int:
@@ -48,38 +48,38 @@ class Job:
 def job(
     recipe: Recipe, options: TrainOptions, words: Sequence[str], *, on: Scheduler, nodes: int | None, say: Say
 ) -> Job:
-    """Returns the job that trains `recipe`, planned for here, so that what fits nothing is refused before it waits.
+    """Returns the job that trains `recipe`. Plans it first, so that a run that cannot fit fails before it is queued.
 
     Args:
-        recipe: What to train.
+        recipe: Recipe to train.
         options: Options of the run.
-        words: The command and its arguments as they were typed, without what is meant for the scheduler.
+        words: The typed command and its arguments, without those for the scheduler.
         on: The scheduler.
-        nodes: Number of nodes; by default one, or as many as have 8 GPUs each.
+        nodes: Number of nodes; by default one, or one for every 8 GPUs.
         say: Called with the plan, as text.
 
     Raises:
-        RecipeError: It cannot be divided so, or something has to be said that it cannot know here.
+        RecipeError: The GPUs cannot be divided equally, or the memory of the nodes is not given.
         BudgetError: No plan fits.
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
 
-    # The plan that the run has and keeps, if it has one, says the chip and the budget.
+    # Take chip and budget from the run's plan, if it has one that it keeps.
     folder = RunFolder(str(options.run))
     before = folder.planned() if folder.has("plan.json") and not options.replan else None
     target = chip_named(options.chip or ("cpu" if before is None else before.plan.chip))
     if target.platform == "cpu" and options.memory is None and before is None:
         raise RecipeError(
-            f"--on {on} asks for the memory of the budget, and what is free here says nothing of a node: give --memory,"
-            " the bytes of one process, like --memory 4GiB, or --chip with the GPU that the nodes have"
+            f"--on {on} requests the budget's memory on each node, and this machine's free memory says nothing about a"
+            " node: give --memory, the bytes of one process, like --memory 4GiB, or --chip with the nodes' GPU"
         )
     tasks, count = _divided(target, on, nodes)
     options.refuse_clock(tasks)
     planned = before or _planned(recipe, options, target, tasks, say)
     budget = planned.ledger.budget_bytes if options.memory is None else budget_bytes(options.memory, target)
 
-    # The same command for each process.
+    # Build the command, which is the same for each process.
     command = [*words, "--chip", target.name]
     if words[0] == "train":
         command += ["--run", str(options.run)]
@@ -96,7 +96,7 @@ def job(
 
 
 def _divided(target: Chip, on: Scheduler, nodes: int | None) -> tuple[int, int]:
-    """Returns the number of processes, one for each GPU or for each node, and that of nodes."""
+    """Returns the number of processes (one for each GPU, or for each node on CPUs), and the number of nodes."""
     if target.platform == "tpu":
         raise RecipeError(
             f"--on {on} starts processes on CPUs and NVIDIA GPUs, and {target.name} is a TPU: docs/scale.md"
@@ -105,7 +105,7 @@ def _divided(target: Chip, on: Scheduler, nodes: int | None) -> tuple[int, int]:
     count = max(1, tasks // GPUS_OF_A_NODE) if nodes is None else nodes
     if count < 1 or tasks % count:
         raise RecipeError(
-            f"--nodes {count} cannot have equal parts of the {target.devices} GPUs of {target.name}: name a number that"
+            f"--nodes {count} does not divide the {target.devices} GPUs of {target.name} equally: name a number that"
             " divides them, 1 or more"
         )
     return tasks, count

@@ -76,7 +76,7 @@ def climb(
         PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     if steps < LEAST_STEPS:
-        raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one has to come after the restore")
+        raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one step must follow the restore")
     this_cpu = Question(recipe=recipe, name=name, memory=memory, chip="cpu")  # only resident sets are measured
     place = place_of(this_cpu)
     with _folder(folder) as runs:

@@ -1,4 +1,4 @@
-"""Batches of a recipe without a run: for a training loop of one's own, or to look at the data."""
+"""Batches of a recipe without a run, for the user's own training loop or to inspect the data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
         if run.has("data.json"):
             return
     folder.mkdir(parents=True, exist_ok=True)
-    # With a length, so that the data set is not counted to find one: batches are endless here.
+    # Set a length, so that the data set is not counted. Batches are endless here.
     uncounted = recipe.replace(steps=recipe.length.steps or 1, epochs=None)
     prepared = uncounted.open(folder).prepare(lambda text: None)
     run.write("data.json", prepared.to_json())

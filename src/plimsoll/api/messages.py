@@ -1,4 +1,4 @@
-"""Where messages of planning and training go: a function of one text."""
+"""Functions that receive the messages of planning and training."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def quiet(text: str) -> None:
 
 
 def printing(*, quiet: bool) -> Say:
-    """Returns the function that prints messages at once, also into a file; nothing if `quiet`."""
+    """Returns a function that prints each message without buffering, or drops it if `quiet`."""
     return (lambda text: None) if quiet else (lambda text: print(text, flush=True))

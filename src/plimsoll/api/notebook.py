@@ -1,4 +1,4 @@
-"""Whether this process is the kernel of a notebook."""
+"""Detects notebooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def is_here() -> bool:
-    """Returns whether this process is the kernel of a notebook."""
+    """Returns True if this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")

@@ -1,8 +1,8 @@
 """Training on a Ray cluster: `plimsoll train ... --on ray` starts a process on each node and follows it to its end.
 
-An actor on each node starts the command that a user would type there, in a process of its own: its environment must be
-set before it starts, and Ray's own process holds JAX no longer than that. If one is lost, all start again from the
-checkpoint. Ray Train's JaxTrainer is not used: it runs a function in Ray's process.
+For each process, an actor starts the command that a user would type on that node. Training needs a separate process,
+because its environment must be set before it starts. If a process is lost, all start again from the checkpoint. Ray
+Train's JaxTrainer is not used, because it trains in Ray's own process.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from plimsoll.processes.supervise import end_with
 from plimsoll.units import MIB, format_bytes
 
 PLACE_SECONDS = 60
-"""Seconds that the cluster has to find room for all processes."""
+"""Time limit in seconds for the cluster to find room for all processes."""
 LOOK_SECONDS = 0.5
-"""Time between two looks for a signal, where no process prints."""
+"""Seconds between two checks for a signal while no process prints."""
 START_SECONDS = 120
-"""Seconds that the actors have to start where there is room, and the processes in them."""
+"""Time limit in seconds for the start of the actors, and for the start of their processes."""
 LEAVE_SECONDS = 90
-"""Seconds in which the others end by themselves, once one is lost: they notice after 30."""
+"""Seconds to wait for the other processes to end after one has failed. They notice after 30."""
 ACTOR_BYTES = 256 * MIB
-"""Memory of an actor, beside that of the process that it has started."""
+"""Memory of an actor in bytes, besides that of its training process."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
-"""Beginnings of the variables that the processes get from this one."""
+"""Prefixes of the environment variables that are passed to the processes."""
 LOST_IN_VAIN = 2
-"""Losses in a row, without a step that was saved in between, after which the processes are not started again."""
+"""Number of losses in a row, without a newly saved step, after which the processes are not started again."""
 ENDED_BY_JAX = 128 + signal.SIGABRT
-"""Exit code of a process that JAX ends where another is gone."""
+"""Exit code of a process that JAX ends because another process is gone."""
 OF_ITS_OWN = (1, 2)
-"""Exit codes of a process that has a reason of its own to end. JAX may end the others for it."""
+"""Exit codes of a process that failed for its own reason. JAX may then end the other processes."""
 LOST = 137
-"""Exit code of a process whose node or actor is gone: as of one that was killed."""
+"""Exit code of a process whose node or actor is gone, the same as of a killed process."""
 
 
 class Worker:
-    """Actor on a node: it has one process train, and passes on what it prints and how it ends."""
+    """Actor on a node that starts one training process, and passes on its output and exit code."""
 
     _process: subprocess.Popen[str]
 
@@ -64,7 +64,7 @@ class Worker:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"  # pyright: ignore
 
     def start(self, words: Sequence[str], folder: str) -> None:
-        """Starts the process, in `folder`. It is told to stop when this actor ends."""
+        """Starts the process in `folder`. The process gets a signal to stop if this actor ends."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "plimsoll.cli.main", *words],
             cwd=folder,
@@ -76,7 +76,7 @@ class Worker:
         )
 
     def follow(self) -> Iterator[str | int]:
-        """Yields each line that the process prints, and then its exit code."""
+        """Yields each line of the process's output, and then its exit code."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             yield line.rstrip("\n")
@@ -84,12 +84,12 @@ class Worker:
         yield code if code >= 0 else 128 - code
 
     def stop(self) -> None:
-        """Sends the process SIGTERM: it saves and ends."""
+        """Sends SIGTERM to the process, which then saves and ends."""
         self._process.send_signal(signal.SIGTERM)
 
 
 def require_ray() -> Any:
-    """Returns the module ray. Raises PlimsollError if it is not installed: looked for before anything is planned."""
+    """Returns the module ray. Raises PlimsollError if it is not installed. Call it before planning."""
     try:
         return importlib.import_module("ray")
     except ImportError as problem:
@@ -100,11 +100,11 @@ def require_ray() -> Any:
 
 
 def train_on_ray(job: Job, say: Say) -> int:
-    """Trains on the cluster of `RAY_ADDRESS`, else the one that runs here, and returns the exit code.
+    """Trains on the cluster of `RAY_ADDRESS`, or else on this machine's cluster, and returns the exit code.
 
     Raises:
-        PlimsollError: There is no cluster, or no room on it.
-        StoppedError: Processes were lost `LOST_IN_VAIN` times in a row without a step that was saved in between.
+        PlimsollError: There is no cluster, or it has no room.
+        StoppedError: Processes were lost `LOST_IN_VAIN` times in a row without a newly saved step.
     """
     ray = require_ray()
     variables = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
@@ -119,7 +119,7 @@ def train_on_ray(job: Job, say: Say) -> int:
         reason = " ".join(str(problem).split())[:200]
         raise PlimsollError(
             f"--on ray finds no Ray cluster ({type(problem).__name__}: {reason}): start one with `ray start --head`,"
-            " and name it in RAY_ADDRESS where it is on another machine"
+            " and name it in RAY_ADDRESS if it is on another machine"
         ) from None
     try:
         with Interruption() as interruption:
@@ -129,7 +129,7 @@ def train_on_ray(job: Job, say: Say) -> int:
 
 
 def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int:
-    """Starts the processes until they end by themselves, and returns the worst exit code."""
+    """Starts the processes, again after losses, until they end by themselves. Returns the largest exit code."""
     run = RunFolder(job.run)
     saved = max(run.saved_steps(), default=0)
     in_vain = 0
@@ -139,7 +139,7 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
         if not lost or interruption.signal is not None:
             return max((code for code in codes if code != ENDED_BY_JAX), default=ENDED_BY_JAX)
 
-        # All start again, unless they only go round.
+        # Start all again, unless they make no progress.
         before = saved
         saved = max(run.saved_steps(), default=0)
         in_vain = 0 if saved > before else in_vain + 1
@@ -148,14 +148,14 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
         if in_vain == LOST_IN_VAIN:
             raise StoppedError(
                 f"{who} ended with {', '.join(str(codes[number]) for number in lost)}, and {in_vain} times in a row"
-                f" nothing was saved after step {saved:,}: they would only go round. Look at what they printed, and at"
-                " the memory of the nodes; the same command tries again"
+                f" nothing was saved after step {saved:,}, so they are not started again. Check their output and the"
+                " memory of the nodes; the same command tries again"
             )
         say(f"{who} lost: all start again from step {saved:,}")
 
 
 def _lost(codes: Sequence[int]) -> list[int]:
-    """Returns the numbers of the processes that were lost: killed, or ended by JAX where none had its own reason."""
+    """Returns the numbers of lost processes: those killed, or ended by JAX if no process failed for its own reason."""
     ended = [number for number, code in enumerate(codes) if code > 128]
     killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
     if killed or any(code in OF_ITS_OWN for code in codes):
@@ -164,10 +164,10 @@ def _lost(codes: Sequence[int]) -> list[int]:
 
 
 def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]:
-    """Starts all processes once and follows them to their ends.
+    """Starts all processes once, and follows them until they end.
 
     Returns:
-        Their exit codes, `LOST` of all where a node was lost before they had started.
+        Their exit codes. All are `LOST` if a node was lost before the start.
     """
     group = _placed(ray, job)
     remote = ray.remote(max_concurrency=2, num_cpus=1, num_gpus=job.gpus_per_node // job.tasks_per_node)(Worker)
@@ -185,7 +185,7 @@ def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]
         starts = [worker.start.remote([*words, str(number)], folder) for number, worker in enumerate(workers)]
         ray.get(starts, timeout=START_SECONDS)
         return _followed(ray, workers, say, interruption)
-    except ray.exceptions.RayTaskError as problem:  # Python's own, there
+    except ray.exceptions.RayTaskError as problem:  # an exception of Python on the node
         raise PlimsollError(
             f"--on ray could not start the processes of {job.run} in {folder} ({problem.cause}): every node needs that"
             " folder, and the same Python"
@@ -201,7 +201,7 @@ def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]
 
 
 def _placed(ray: Any, job: Job) -> Any:
-    """Returns a placement group that has a bundle on each node. Raises PlimsollError if the cluster has no room."""
+    """Returns a placement group with one bundle on each node. Raises PlimsollError if the cluster has no room."""
     bundle = {
         "CPU": job.tasks_per_node,
         "GPU": job.gpus_per_node,
@@ -214,12 +214,12 @@ def _placed(ray: Any, job: Job) -> Any:
     raise PlimsollError(
         f"--on ray asks for --nodes {job.nodes} with {job.tasks_per_node} CPUs, {job.gpus_per_node} GPUs and"
         f" {format_bytes(bundle['memory'])} each, and the cluster has not given them in {PLACE_SECONDS} s (`ray status`"
-        " says what it has). Name fewer --nodes, a smaller --memory, or start more nodes"
+        " shows its resources). Name fewer --nodes, a smaller --memory, or start more nodes"
     )
 
 
 def _followed(ray: Any, workers: Sequence[Any], say: Say, interruption: Interruption) -> list[int]:
-    """Prints what the first process prints, and what others say of a failure. Returns the exit codes."""
+    """Prints the output of the first process, and the error messages of the others. Returns the exit codes."""
     codes = [LOST] * len(workers)
     running = {worker.follow.remote(): number for number, worker in enumerate(workers)}
     deadline = math.inf
@@ -236,7 +236,7 @@ def _followed(ray: Any, workers: Sequence[Any], say: Say, interruption: Interrup
             if isinstance(line, int):
                 codes[number] = line
                 del running[output]
-                if line:  # the others may wait for one that is not there any more
+                if line:  # a failure: the others may wait for this process
                     deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
             elif number == 0 or line.startswith("error: "):
                 say(f"process {number}: {line}" if number else line)
@@ -244,7 +244,7 @@ def _followed(ray: Any, workers: Sequence[Any], say: Say, interruption: Interrup
 
 
 def _next_line(ray: Any, output: Any) -> str | int:
-    """Returns what a process prints next, or its exit code."""
+    """Returns the next line of a process's output, or its exit code."""
     try:
         return ray.get(next(output))
     except ray.exceptions.RayError:  # the actor or its node is gone

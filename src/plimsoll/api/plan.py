@@ -94,7 +94,7 @@ class RecipePlan:
 
     @property
     def step_seconds(self) -> float | None:
-        """Predicted seconds of one optimizer step; None where the chip's rate is unknown."""
+        """Predicted seconds of one optimizer step; None if the chip's rate is unknown."""
         return self.planned.step_seconds
 
     @property
@@ -397,7 +397,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    # Sort the options: of the question, of the kind of plan, and of a loss function.
+    # Sort the options into those of the kind of plan, of the question, and of a loss function.
     options |= {"memory": memory, "chip": chip, "numerics": numerics}
     wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
     asked = {option: options.pop(option) for option in OF_QUESTION if option in options}

@@ -1,4 +1,4 @@
-"""A run in Python: `plimsoll.train` and `load`, what its files say, and the commands that use it as methods. No JAX."""
+"""Runs in Python: `plimsoll.train`, `plimsoll.load`, and `Run` with its files and uses. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Run:
         """Exports the trained language model to the formats of other programs.
 
         Args:
-            path: New folder for the whole model in the Hugging Face format, which `transformers` loads.
+            path: New folder for the complete model in the Hugging Face format, which `transformers` loads.
             adapter: New folder for LoRA adapters alone, which `peft` loads. Only for the recipe "finetune".
             step: Step number of a checkpoint, "last", or "best" (lowest validation loss).
 
@@ -221,7 +221,7 @@ class Run:
 
         Args:
             out: File to write. By default report.html in the run's folder.
-            model: Whether to load the trained model and include what it makes, like sample texts.
+            model: Whether to load the trained model and include its outputs, like sample texts.
             closed_loop: Whether to let the model control simulated systems, which takes minutes. Only for the recipe
                 "control".
 
@@ -244,18 +244,18 @@ class Run:
     ) -> Run:
         """Continues the training of this run with its own recipe and plan, as `plimsoll resume` does.
 
-        Without `eval_every`, `save_every`, `log_every` and `patience` those of its last session hold.
+        `eval_every`, `save_every`, `log_every` and `patience` are those of the last session by default.
 
-        Options of the recipe change it on purpose: `steps` or `epochs` for another length, `learning_rate`, and
-        `dataset_id` or `data` for other data, or the same in another place. Other data is read from its beginning with
-        the run's own tokenizer. The report and the ledger name what changed.
+        Some options of the recipe can be changed: the length (`steps` or `epochs`), `learning_rate`, and the data
+        (`dataset_id` or `data`), also for the same data in another place. Other data is read from its beginning with
+        the run's own tokenizer. The report and the ledger list the changes.
 
         Args:
             memory: Memory budget per device. By default that of the plan.
             max_steps: Optimizer step at which to stop early.
             quiet: Whether to print only warnings and the result.
             on_log: Function that is called with each new row of metrics.
-            options: Other options of `plimsoll.train`, and those of the recipe that change.
+            options: Other options of `plimsoll.train`, and changed options of the recipe.
 
         Returns:
             This run.
@@ -288,11 +288,11 @@ class Run:
         return answer["fingerprint"]
 
     def _use(self, verb: str, step: Step, **options: Any) -> dict[str, Any]:
-        """Returns the answer of a checkpoint to a command."""
+        """Runs a use (a key of `use.USES`) on a checkpoint, and returns its result."""
         return use.use(verb, str(self.path), use.USES[verb](step=str(step), **options))
 
     def __repr__(self) -> str:
-        # A dash stands for what cannot be read.
+        # Show a dash for values that cannot be read.
         row = run_row(self.path, name=self.path.name)
         sizes = ("predicted_bytes", "peak_bytes", "budget_bytes")
         predicted, measured, budget = (format_known_bytes(row.get(size)) for size in sizes)

@@ -1,4 +1,4 @@
-"""How far a run came, and its bytes: the row of `plimsoll runs`, and what a `Run` prints. From its files alone."""
+"""Progress and bytes of a run, read from its files: for `plimsoll runs`, and for printing a `Run`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class ShownLedger(RunLedger):
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """Returns the row that `runs_table` prints. A file that cannot be read is the state of that run, and
-    refuses nothing."""
+    """Returns the row of `runs_table` for a run. If a file is damaged, the row's `state` says so; raises no error."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         with as_written(f"a file of {path}"):
@@ -40,7 +39,7 @@ def run_row(path: Path, *, name: str) -> dict[str, Any]:
 
 
 def optional(folder: RunFolder, name: str) -> dict[str, Any]:
-    """Returns the content of a JSON file; nothing if the run does not have it yet."""
+    """Returns the content of a JSON file of the run; an empty dict if the file does not exist yet."""
     return folder.read(name) if folder.has(name) else {}
 
 
@@ -48,7 +47,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     data = optional(folder, "data.json")
     rows = list(read_rows(folder.metrics))
 
-    # How far it is.
+    # Find the last step.
     steps = data.get("steps")
     step = max(folder.saved_steps(), default=None)
     state = folder.state(steps)
@@ -62,7 +61,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         **_losses(rows, since=data.get("data_since", 0)),
     }
 
-    # Its bytes.
+    # Add the bytes.
     if folder.has("plan.json"):
         planned = folder.planned()
         row |= {
@@ -76,7 +75,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
 
 
 def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
-    """Returns the last loss and the best evaluation after a step, from which on the data is what it reads now."""
+    """Returns the last loss, and the best evaluation after step `since`, at which the present data began."""
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
     evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
     best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
@@ -88,10 +87,10 @@ def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
 
 
 def ledger_of(folder: RunFolder) -> ShownLedger:
-    """Returns the bytes of a run, from its ledger.json, or before the end of its first session from its plan.json.
+    """Returns the bytes of a run from its ledger.json, or from its plan.json before the first session has ended.
 
     Raises:
-        RunError: It has neither, or one that is damaged.
+        RunError: Both files are missing, or one is damaged.
     """
     if folder.has("ledger.json"):
         return ShownLedger(**vars(folder.ledger()))

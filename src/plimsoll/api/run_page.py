@@ -28,12 +28,13 @@ def write(
 
     Args:
         run: Folder or address of a run.
-        out: File of the page; by default report.html in the folder of the run, of one in a bucket or of a plan in the
-            current folder.
+        out: File of the page. By default report.html in the run's folder; in the current folder for a plan, or for a
+            run in a bucket.
         plan: A plan that was never run: a file from `plimsoll plan ... --json`, or a run's plan.json.
-        model: Whether to ask the trained model what it makes, in a process of its own, within the budget of the run.
-        closed_loop: Whether a control model is to drive its systems, which takes minutes.
-        say: Function that is called before something that takes time.
+        model: Whether to run the trained model for outputs like samples, in a separate process, within the run's
+            budget.
+        closed_loop: Whether to let a control model drive its systems, which takes minutes.
+        say: Function that is called with a message before slow work.
 
     Raises:
         PlimsollError: There is nothing to show, or the page cannot be written.
@@ -50,13 +51,13 @@ def write(
             " plan.json"
         )
 
-    # Its place, before anything is read; without a folder reading it says that it is no run.
+    # Check the place of the page before reading. If the folder is missing, reading it raises the error.
     folder = Path() if run is None or is_address(run) else Path(run).expanduser()
     path = Path(out or folder / "report.html").expanduser()
     if out is not None or folder.is_dir():
         require_place(path, SUFFIXES)
 
-    # What it shows.
+    # Draw the page.
     if plan is not None:
         page = plan_page(read_plan_file(os.fspath(plan)))
     else:
@@ -64,7 +65,7 @@ def write(
             here = fetched(str(run))
             page = run_page(run_report.recorded(here, ask_model=model, closed_loop=closed_loop, say=say))
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    footer = f"Made by plimsoll {version()}, {now}. It holds all it shows: nothing is fetched from anywhere."
+    footer = f"Made by plimsoll {version()}, {now}. This file is complete: it loads nothing from elsewhere."
     try:
         path.write_text(page.html(footer=footer), encoding="utf-8")
     except OSError as problem:

@@ -1,7 +1,7 @@
-"""Records that the page of `plimsoll report` is drawn from: all that a run's folder, or a plan's file, says.
+"""Collects the contents of a run's page for `plimsoll report`: facts from its files, and outputs of its model.
 
-Nothing is written into a run. Its files are read as they are, so a run that was killed or is still training has a page,
-too. What the model makes is computed in a process of its own, within the memory that its training may take.
+Writes nothing into the run. Files may be incomplete, so a run that was killed or is still training has a page, too. The
+model's outputs are computed in a separate process, within the run's budget.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VALIDATION = "validation_"
 
 
 def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:
-    """Returns all that the folder of a run says, and what its model makes.
+    """Returns the facts in the folder of a run, and outputs of its model.
 
     Args:
         run: Folder of the run.
-        ask_model: Whether to load the model, in a process of its own.
-        closed_loop: Whether a control model is to drive its systems, which takes minutes.
-        say: Called with a message before something that takes time.
+        ask_model: Whether to load the model, in a separate process.
+        closed_loop: Whether to let a control model drive its systems, which takes minutes.
+        say: Called with a message before slow work.
 
     Raises:
         PlimsollError: The folder is no run.
@@ -47,7 +47,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     data = optional(folder, "data.json")
     left_out: list[str] = []
 
-    # The plan; a lever that a user's file registers is unknown, since drawing a page is no reason to run the file.
+    # Read the plan. Levers that a user's file registers are unknown, since drawing a page does not run that file.
     planned: Planned | None = None
     if folder.has("plan.json"):
         try:
@@ -56,17 +56,17 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
             left_out.append(f"the plan: {problem}")
     ledger = folder.ledger() if folder.has("ledger.json") else planned and RunLedger.of_plan(planned)
 
-    # What the model makes, or what the files say without it.
+    # Ask the model for its outputs, or else show those from the files.
     metrics = _last_evaluation(folder)
     shown: Facts = {}
     try:
         _require_askable(folder, ask_model=ask_model)
-        say("asking the model what it makes")
+        say("running the model for samples and other outputs")
         budget = ledger.budget_bytes if ledger else 0
         shown = _answer_of_model(folder, metrics, budget, closed_loop=closed_loop)
         left_out += shown["left_out"]
     except PlimsollError as problem:
-        left_out.append(f"what the model makes, and its learning rate: {problem}")
+        left_out.append(f"the model's outputs, and its learning rate: {problem}")
         if data:
             shown = {"exhibits": uses_of(recipe).exhibits(metrics, spec_of(data["spec"]))}
 
@@ -91,14 +91,14 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
 
 
 def _last_evaluation(folder: RunFolder) -> Facts:
-    """Returns the means of the last evaluation, without their prefix."""
+    """Returns the metrics of the last evaluation, by their names without the prefix `validation_`."""
     evaluations = [row for row in read_rows(folder.metrics) if f"{VALIDATION}loss" in row]
     last = evaluations[-1] if evaluations else {}
     return {name.removeprefix(VALIDATION): value for name, value in last.items() if name.startswith(VALIDATION)}
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
-    """Returns the commands that continue, repeat and use a run. None has functions of a Python program."""
+    """Returns the commands that continue, repeat and use a run, by their titles. Some or all may be missing."""
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),
@@ -112,17 +112,17 @@ def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, s
 
 
 def _require_askable(folder: RunFolder, *, ask_model: bool) -> None:
-    """Raises RunError where the model is not asked."""
+    """Raises RunError with the reason if the model should not be loaded."""
     if not ask_model:
         raise RunError("it was not asked (--no-model)")
     if folder.is_trained_now():
-        raise RunError("the run is training now, and would be held up: ask for the page again when it has ended")
+        raise RunError("the run is training now, and would be slowed down: write the page again when it has ended")
     if not folder.saved_steps():
         raise RunError("the run has no checkpoint yet")
 
 
 def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_loop: bool) -> Facts:
-    """Returns what the model makes, by a process of its own. Raises PlimsollError if it fails."""
+    """Returns outputs of the model from a separate process. Raises PlimsollError if it fails."""
     limit = _limit_bytes(budget)
     question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
     try:

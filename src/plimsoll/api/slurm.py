@@ -1,7 +1,7 @@
 """A training job for Slurm: `plimsoll train ... --on slurm` writes its script from a plan and submits it.
 
-The script stays beside the run, so that it can be read, changed and submitted by hand. It starts the same command on
-every node; Slurm's variables tell the processes where the others are (`api/cluster.py`).
+The script stays beside the run, and can be read, changed and submitted by hand. It starts the same command on every
+node. The processes find one another by Slurm's variables (`api/cluster.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from plimsoll.planner.host import COMPILER_BYTES
 from plimsoll.units import MIB, format_bytes
 
 NOTICE_SECONDS = 120
-"""Seconds before the time limit at which Slurm sends SIGTERM. Slurm looks once a minute, so they may be 60 more."""
+"""Seconds before the time limit at which Slurm sends SIGTERM. Slurm may send it up to 60 seconds earlier."""
 STARTING_BYTES = 512 * MIB
-"""Memory of a process that has started JAX and waits for the plan."""
+"""Bytes of memory of a process that has started JAX and waits for the plan."""
 NAME = "job.sh"
 
 SCRIPT = """#!/bin/bash
@@ -35,15 +35,15 @@ newest() {{ ls -d {checkpoints}/step-*/manifest.json 2>/dev/null | tail -n 1; }}
 before=$(newest)
 srun --kill-on-bad-exit=0 {command}
 code=$?
-# 143: SIGTERM came, like before the time limit, and the run is saved. If that is a step further, the job continues in
-# the queue; else it would only go round. A lost node is Slurm's to see: it requeues the job by itself.
+# 143: SIGTERM came, for example before the time limit, and the run is saved. Requeue the job if a new step is saved;
+# otherwise it would be requeued forever. After a lost node, Slurm requeues the job itself.
 if [ $code -eq 143 ] && [ "$(newest)" != "$before" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 """
 
 
 def require_sbatch() -> None:
-    """Raises PlimsollError if Slurm's `sbatch` is not here. Looked for first: planning takes a minute."""
+    """Raises PlimsollError if Slurm's `sbatch` is not on the PATH. Call it before planning, which takes a minute."""
     if shutil.which("sbatch") is None:
         raise PlimsollError(
             "--on slurm submits a job with sbatch, and there is no sbatch on this machine's PATH: run the command where"
@@ -52,20 +52,20 @@ def require_sbatch() -> None:
 
 
 def node_bytes(job: Job) -> int:
-    """Returns the memory of a node that the job asks for.
+    """Returns the memory in bytes that the job requests on each node.
 
-    While it trains that is the budget of its processes; while it plans, beforehand, what a compiler takes. Beside an
-    accelerator a budget is of the device, and the process on the host has its own ledger.
+    It is the larger of two needs: that of the training processes, and that of planning before, with a compiler in one
+    process while the others wait.
     """
     training = job.tasks_per_node * job.process_bytes
     return max(training, COMPILER_BYTES + job.tasks_per_node * STARTING_BYTES)
 
 
 def options_of_sbatch(text: str) -> str:
-    """Returns options of `sbatch` as it takes them, from `time=12:00:00 exclusive`.
+    """Converts text like `time=12:00:00 exclusive` to options of `sbatch`, which itself rejects unknown options.
 
     Raises:
-        RecipeError: A quotation mark is not closed. What is no option is for sbatch to refuse.
+        RecipeError: A quotation mark is not closed.
     """
     try:
         words = shlex.split(text)
@@ -75,12 +75,12 @@ def options_of_sbatch(text: str) -> str:
 
 
 def write_script(job: Job, further: str, say: Say) -> Path:
-    """Writes the job's script beside the run, where its output goes, too. Returns where it is.
+    """Writes the job's script into a folder beside the run, which also gets the job's output. Returns its path.
 
     Args:
-        job: What to start, and on how many nodes.
-        further: Options of sbatch, which have precedence.
-        say: Called with what the job asks for.
+        job: The job.
+        further: Further options of sbatch, which have precedence.
+        say: Called with a description of the requested resources.
     """
     folder = Path(f"{job.run}.slurm").absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,10 +116,10 @@ def write_script(job: Job, further: str, say: Say) -> Path:
 
 
 def submit(path: Path, say: Say) -> None:
-    """Submits a script, and says the job's number, where its output goes, and how it is stopped.
+    """Submits a script. Prints the job's number, the file of its output, and the command that stops it.
 
     Raises:
-        PlimsollError: Slurm refuses it, or its controller does not answer: sbatch says so after a while.
+        PlimsollError: Slurm rejects the job, or its controller does not answer in time.
     """
     command = ["sbatch", "--parsable", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

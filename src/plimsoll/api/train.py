@@ -144,7 +144,7 @@ def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
         is_path = isinstance(option.default, str) and IS_PATH in notes_of(option.kind)
         if is_path and Path(option.default).absolute() == folder.path.absolute():
             raise RunError(
-                f"--run {folder.path} is what {option.flag} names: a run has a folder of its own, name another --run"
+                f"--run {folder.path} is also named by {option.flag}: a run needs its own folder, name another --run"
             )
 
 

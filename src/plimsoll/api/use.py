@@ -1,7 +1,7 @@
-"""Use of a trained run: a row of `USES` for `Run`, the command line and the worker.
+"""Uses of a trained run (`USES`) with their options, for `Run`, the command line and the worker.
 
-What a run cannot do is refused from its files, before JAX starts. The answer is computed in a process of its own, so
-that nothing here imports JAX. What is answered is the recipe's own (`recipes/verbs.py`).
+Unsupported uses raise an error by reading the run's files, before JAX starts. A separate process computes the answer,
+so nothing here imports JAX. Each recipe defines its answers (`recipes/verbs.py`).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class UseOptions(Options):
     """Options of one use of a run: for the command line, for `Run`, and in the request to the worker."""
 
     typed: ClassVar[str] = ""
-    """Option that the recipe reads before JAX starts, like a puzzle."""
+    """Name of the option that the recipe parses before JAX starts, like a puzzle; empty for none."""
     lacking: ClassVar[str] = ""
-    """Clause of the refusal of a run whose recipe has no such use."""
+    """End of the error message for a run whose recipe has no such use."""
 
     step: Annotated[str, Metavar("STEP")] = "best"
-    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss, of recommend highest NDCG@10; else the
-    last)."""
+    """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; for recommend, highest NDCG@10; the last
+    if the run was never evaluated)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(UseOptions):
     closed_loop: bool = False
-    """Also let the model drive the systems; only for control. Beside the optimal controllers; takes minutes."""
+    """Also let the model drive the systems, compared with optimal controllers; only for control. Takes minutes."""
     submission: Annotated[str | None, Metavar("FILE")] = None
-    """File for two attempts at every test input; only for ARC. In the competition's format (.json). By default none is
+    """File for two attempts at every test input, in the competition's format (.json); only for ARC. By default none is
     written."""
     raw: bool = False
     """Also evaluate the weights without averaging, for a run with --ema-decay."""
@@ -61,24 +61,24 @@ class EvaluateOptions(UseOptions):
     """Also rank items that a user has taken; only for recommend."""
 
     def check_options(self) -> None:
-        """Raises RecipeError for a file that cannot be written: now, and not at the end of an evaluation of hours."""
+        """Raises RecipeError if the submission cannot be written, before an evaluation that may take hours."""
         if self.submission is None:
             return
         file = Path(self.submission).expanduser()
         if file.is_dir() or not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
             raise RecipeError(
-                f"--submission {self.submission} cannot be written: name a file in a folder that is there and yours"
+                f"--submission {self.submission} cannot be written: name a file in an existing folder of yours"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writing(Options):
-    """Options of a text that a model writes, whether it is a run's or a pretrained one."""
+    """Options for generating text, with a run's model or a pretrained one."""
 
     prompt: Annotated[str, Metavar("TEXT")] = ""
     """Text to continue. By default the model begins a new document."""
     tokens: PositiveCount = 200
-    """Most tokens to write; the model may end its document earlier."""
+    """Largest number of tokens to write; the model may end its document earlier."""
     temperature: NonNegativeFloat = 0.8
     """Divisor of the logits: 0 always takes the likeliest token, 1 samples from the model's own distribution."""
     top_k: NonNegativeInt = 40
@@ -89,7 +89,7 @@ class Writing(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(UseOptions, Writing):
-    """Options of a run's text."""
+    """Options for generating text with a run's model."""
 
     lacking = "which writes no text"
 
@@ -110,7 +110,7 @@ class RankOptions(UseOptions):
     lacking = "which ranks no items: name a run of recommend (`plimsoll runs` lists those here)"
 
     history: Annotated[str, Metavar("ITEMS")]
-    """Items the user has taken, oldest first, separated by commas, by their names in the prepared file."""
+    """Items that the user has taken, oldest first, separated by commas, by their ids in the original data."""
     top: PositiveInt = 10
     """Number of items to show."""
     keep_seen: bool = False
@@ -127,15 +127,15 @@ class ExportOptions(UseOptions):
     adapter: Annotated[str | None, Metavar("FOLDER")] = None
     """New folder for the adapters, which `peft` loads. Only for finetune."""
     merged: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder for the whole model, which `transformers` loads. By default it is not written."""
+    """New folder for the complete model, which `transformers` loads. By default it is not written."""
 
     def check_options(self) -> None:
-        """Raises RecipeError where no folder is named, or a file."""
+        """Raises RecipeError if no folder is named, or if a place is a file."""
         places = [place for place in (self.adapter, self.merged) if place]
         if not places:
             raise RecipeError(
-                "export writes nothing without a place: name --merged FOLDER for transformers, or of a run of finetune"
-                " --adapter FOLDER for peft"
+                "export writes nothing without a place: name --merged FOLDER for transformers, or --adapter FOLDER for"
+                " peft (only for runs of finetune)"
             )
         for place in places:
             if Path(place).suffix[1:].isalpha():
@@ -152,11 +152,11 @@ USES: dict[str, type[UseOptions]] = {
     "rank": RankOptions,
     "export": ExportOptions,
 }
-"""Uses of a trained run, and their options."""
+"""From the names of uses of a trained run to the classes of their options."""
 
 
 def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
-    """Returns what a run's recipe answers.
+    """Uses a run, and returns the result.
 
     Args:
         name: Key of `USES`.
@@ -164,11 +164,11 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
         options: Options of that use.
 
     Returns:
-        `run`, `step`, and what the recipe adds.
+        A dict with `run`, `step`, and further entries of the recipe.
 
     Raises:
-        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, a place to export to is
-            taken, or its recipe has no such use or option.
+        PlimsollError: The run has no checkpoint or no held-out set, its data has changed, an export's folder exists,
+            or its recipe has no such use or option.
     """
     here = fetched(run)
     folder = RunFolder(here)
@@ -180,7 +180,7 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
         request |= resolved(verb.ask)(recipe, here, request[options.typed])
     answer = ask(name, request)
 
-    # The attempts at tasks of ARC are a file of their own.
+    # Write the attempts at ARC tasks into their own file.
     attempts = answer.pop("submission", None)
     if isinstance(options, EvaluateOptions) and options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(attempts) + "\n")
@@ -188,29 +188,29 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
 
 
 def fingerprint(run: str) -> dict[str, Any]:
-    """Returns one SHA-256 over everything that a run has learned.
+    """Returns a SHA-256 hash of the newest intact checkpoint of a run.
 
     Args:
         run: Folder of the run, or its address in a bucket.
 
     Returns:
-        `run`, `step`, `fingerprint`, and `notes` about newer checkpoints that are damaged.
+        A dict with `run`, `step`, `fingerprint`, and `notes` about newer, damaged checkpoints.
 
     Raises:
-        CheckpointError: No checkpoint is whole.
+        CheckpointError: There is no intact checkpoint.
     """
     here = fetched(run)
     folder = RunFolder(here)
-    folder.read("recipe.json")  # refuses a folder that is no run before JAX is imported
+    folder.read("recipe.json")  # raises for a folder that is no run, before JAX is imported
     folder.require_saved()
     return ask("fingerprint", {"run": here})
 
 
 def verb_of(name: str, run: str) -> Verb:
-    """Returns the verb of the run's recipe: of `evaluate` the means of the validation set, if it has none of its own.
+    """Returns the recipe's verb for a use. For `evaluate` the default is a verb that averages over the validation set.
 
     Raises:
-        RecipeError: The recipe has none of that name.
+        RecipeError: The recipe has no verb of that name.
     """
     folder = RunFolder(run)
     saved = folder.read("recipe.json")

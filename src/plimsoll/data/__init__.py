@@ -1,4 +1,4 @@
-"""Sources of examples: files to documents to tokens to batches, in NumPy, with positions that are JSON."""
+"""Training data: from files to documents, tokens and NumPy batches. A position in the data is JSON."""
 
 import json
 import os
@@ -9,33 +9,33 @@ from typing import Any
 from plimsoll.errors import DataError, RecipeError
 
 STANDARD_LIBRARY = "python:standard-library"
-"""The `--dataset-id` of the Python source that every machine with Python has."""
+"""The `--dataset-id` of the source code of Python's standard library."""
 TALES = "plimsoll:tales"
-"""The `--dataset-id` of the tales that are made here."""
+"""The `--dataset-id` of the generated tales (text/tales.py)."""
 EMBEDDED = (STANDARD_LIBRARY, TALES)
-"""Texts that need no download."""
+"""Values of `--dataset-id` that need no download."""
 
 FOLDER: ContextVar[Path] = ContextVar("folder", default=Path())
-"""Folder of the user's code that runs: a file with a relative path is looked for there first."""
+"""Folder of the user's code that is running. Relative paths of data files are looked up there first."""
 
 
 def require_sizes(*, least: int = 1, **sizes: int | None) -> None:
-    """Raises RecipeError where an option is below `least`; the names are those of the options, None is left out."""
+    """Raises RecipeError if an option is below `least`. Keywords are the options' names; None is not checked."""
     for name, value in sizes.items():
         if value is not None and value < least:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
 
 
 def model_rows(vocab_size: int | None, tokens: int, *, name: str) -> int:
-    """Returns the rows of a model's embedding: as many as the ids, or --vocab-size, which has to be that many.
+    """Returns the number of rows of a model's embedding: --vocab-size, or by default the number of ids.
 
     Args:
-        vocab_size: The option.
-        tokens: Ids of the data.
-        name: What has them, for the message.
+        vocab_size: Value of --vocab-size.
+        tokens: Number of different ids in the data.
+        name: Name of the data or tokenizer, for the message.
 
     Raises:
-        RecipeError: Some ids would have no row.
+        RecipeError: `vocab_size` is smaller than `tokens`.
     """
     if vocab_size is not None and vocab_size < tokens:
         raise RecipeError(
@@ -46,22 +46,22 @@ def model_rows(vocab_size: int | None, tokens: int, *, name: str) -> int:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_short(problem: Exception, *, kind: bool = False) -> str:
-    """Returns the beginning of an error's text on one line, after its class where that says more (`kind`)."""
+    """Returns the first 200 characters of an error's text on one line. `kind` puts the error's class before it."""
     text = " ".join((f"{type(problem).__name__}: {problem}" if kind else str(problem)).split())
     return text if len(text) <= 200 else text[:200] + "..."
 
 
 def read_json(path: Path, *, absent: str, again: str) -> Any:
-    """Returns what a JSON file of a data set holds.
+    """Returns the content of a JSON file of a data set. Raises DataError if it cannot be read.
 
     Args:
-        absent: The message of the DataError where there is no such file.
-        again: What to do about a file that cannot be read; it follows the reason.
+        absent: Message if there is no such file.
+        again: Advice at the end of the message if the file is unreadable.
     """
     try:
         return json.loads(path.read_text("utf-8"))

@@ -1,10 +1,10 @@
-"""A data set of the user's own: anything with `len()` and `[index]`, every example checked against the first.
+"""The user's own data set: any object with `len()` and `[index]`. Every example is checked against the first.
 
     data = {"x": images, "y": labels}      # arrays of one length: example i is their i-th rows
     data = MyImages("photos/")             # data[i] is a dict of arrays, numbers or booleans; len(data)
 
-An index is what makes a run continue exactly: a generator has none, and is refused. 64-bit numbers become 32-bit ones,
-as everywhere in JAX; whole numbers that do not fit are refused.
+A resumed run finds its place by the index, so a generator raises DataError. 64-bit numbers become 32-bit ones, as
+everywhere in JAX; integers that do not fit raise DataError.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from plimsoll.types import COUNTED
 Example = dict[str, np.ndarray]
 
 HANDED_OVER = 256 * 2**10
-"""Bytes of a batch from which a thread reads rows of arrays ahead: taking fewer from memory takes 10 to 50 us, and a
-batch from another thread 60, while that one and the training loop wait for Python's lock (notes, "Small steps").
+"""Bytes of a batch above which a thread reads batches of in-memory arrays ahead. A smaller batch takes 10 to 50 us to
+read, and 60 us to receive from a thread, because of Python's lock (notes, "Small steps").
 """
 
 _NARROW = {
@@ -34,12 +34,12 @@ _NARROW = {
 
 
 class ExampleSet(Sized):
-    """Examples of one shape each: arrays and sequences (below), or an HDF5 file (`hdf5.columns.Hdf5`)."""
+    """Examples of equal shapes: arrays and sequences (`Examples`), or an HDF5 file (`hdf5.columns.Hdf5`)."""
 
     called: str
-    """The name by which a refusal calls it."""
+    """Name of the data set in error messages."""
     spec: Mapping[str, tuple[tuple[int, ...], str]]
-    """Name to the shape and dtype of one example."""
+    """From the names of an example's arrays to their shape and dtype."""
 
     @abstractmethod
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> Loader:
@@ -62,8 +62,8 @@ class ExampleSet(Sized):
     def counted(self, batch_size: int) -> Iterator[Example]:
         """Yields batches for evaluation, which hold every example once, in order. All have the same size.
 
-        A batch is a dict from name to NumPy array. Repeated examples pad the last batch: its boolean array "counted",
-        which every batch has, is False for padding.
+        A batch is a dict from name to NumPy array. Repeated examples pad the last batch. The boolean array "counted"
+        of each batch is False for padding.
 
         Args:
             batch_size: Examples per batch.
@@ -71,7 +71,7 @@ class ExampleSet(Sized):
 
     @abstractmethod
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes that reading it adds to the process, which a trial that only opens it does not see."""
+        """Returns the host bytes that reading all examples adds to those of opening the data set."""
 
 
 class Examples(ExampleSet, Sequence[Example]):
@@ -83,9 +83,9 @@ class Examples(ExampleSet, Sequence[Example]):
         """Reads the first example.
 
         Args:
-            given: What the user gave: a dict of arrays, or anything with `len()` and `[index]`.
-            called: The name by which a refusal calls it.
-            failure: Builds the error to raise where the user's own code raises; None lets that through.
+            given: The user's data: a dict of arrays, or an object with `len()` and `[index]`.
+            called: Name of the data set in error messages.
+            failure: Builds the error to raise if the user's own code raises; None passes the user's error on.
         """
         self.called = called
         self._failure = failure
@@ -102,7 +102,7 @@ class Examples(ExampleSet, Sequence[Example]):
         self.spec = _spec(self._read(0))
         plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
         self._rows_are_checked = bool(self._arrays) and all(plain)
-        """True of arrays whose rows have one shape and type by themselves: not of objects."""
+        """True if all data are plain arrays, so that rows need no check of shape and type; not for object arrays."""
 
     def __len__(self) -> int:
         return self._count
@@ -136,13 +136,13 @@ class Examples(ExampleSet, Sequence[Example]):
             yield filled_up(self._batch(first + np.arange(count)), count, batch_size)
 
     def _batch(self, indices: np.ndarray) -> Example:
-        """Returns a batch of these examples: rows of the arrays taken together, where all of them are numbers."""
+        """Returns a batch of these examples. Rows of plain arrays are read in one call."""
         if self._rows_are_checked:
             try:
                 return {
                     str(name): narrowed(rows.take(indices, axis=0), self.called) for name, rows in self._arrays.items()
                 }
-            except DataError:  # too large a number: reading one by one names its example
+            except DataError:  # a number is too large: reading one by one finds its example
                 pass
         examples = [self[index] for index in indices.tolist()]
         return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
@@ -163,14 +163,14 @@ class Examples(ExampleSet, Sequence[Example]):
                 ' {"x": ..., "y": ...}; the loss gets a batch with the same names'
             )
         if COUNTED in example:
-            raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
+            raise DataError(f"{self.called}: the name {COUNTED!r} is taken by evaluation: choose another name")
         return {
             str(name): narrowed(value, f"{self.called}: {name!r} of example {index:,}")
             for name, value in example.items()
         }
 
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of arrays on disk, which come into the resident set, and in training of their order."""
+        """Returns the bytes of memory-mapped arrays, which become resident, and in training of the shuffled order."""
         mapped = sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
         return mapped + (order_bytes(len(self)) if training else 0)
 
@@ -188,7 +188,7 @@ def _arrays_of_one_length(given: Mapping[str, Any], called: str) -> dict[str, np
 
 
 def filled_up(batch: Example, count: int, batch_size: int) -> Example:
-    """Returns a batch of the full size: its last example, repeated, fills it up, and is not `COUNTED`."""
+    """Pads a batch to `batch_size` with its last example. Adds the array `COUNTED`, which is False for padding."""
     if count < batch_size:
         rows = np.minimum(np.arange(batch_size), count - 1)
         batch = {name: values[rows] for name, values in batch.items()}
@@ -204,12 +204,12 @@ def _in_words(spec: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
 
 
 def narrow(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype that JAX has for these numbers: 64 bits become 32."""
+    """Returns the dtype in which JAX stores these numbers: 64 bits become 32."""
     return _NARROW.get(dtype, dtype)
 
 
 def narrowed(value: Any, words: str) -> np.ndarray:
-    """Returns numbers as JAX has them: 64 bits become 32. `words` names the value in a refusal."""
+    """Returns numbers in the dtype of JAX: 64 bits become 32. `words` names the value in error messages."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"

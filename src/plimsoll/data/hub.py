@@ -1,8 +1,8 @@
 """Data sets of the Hugging Face hub.
 
-Rows are streamed: nothing is downloaded ahead, and only a position is kept.
+Rows are streamed: no complete copy is downloaded, and only a position is saved.
 
-Importing `datasets` costs 136 MB of resident memory, so it is imported when the stream is opened, not before.
+Importing `datasets` adds 136 MB of resident memory, so the import waits until the stream is opened.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from plimsoll.errors import DataError, PlimsollError
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Tells whether a name has the form of an id, org/name."""
+    """Returns True if a name has the form of an id, org/name."""
     return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name))
 
 
 def quieten_retries() -> None:
-    """Keeps `huggingface_hub` from printing two lines for each try of a request: what fails at last is raised.
+    """Keeps `huggingface_hub` from printing two lines for each retried request. The last failure is raised.
 
-    A user's own HF_HUB_VERBOSITY counts.
+    Does nothing if the user has set HF_HUB_VERBOSITY.
     """
     from huggingface_hub import logging
 
@@ -46,7 +46,7 @@ class HubStream:
     column: str
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading brings into the process."""
+        """Returns the modules that reading imports."""
         return ("datasets",)
 
     def size(self) -> None:
@@ -57,19 +57,19 @@ class HubStream:
         return self.open().column_names
 
     def open(self) -> Any:
-        """Opens the stream. DataError where it cannot be streamed, or has no such column."""
+        """Opens the stream. Raises DataError if it cannot be streamed or has no such column."""
         stream = self._open()
         if stream.column_names and self.column not in stream.column_names:
             raise no_column(self._where, self.column, stream.column_names)
         return stream
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields the rows with all of their columns, from the first on."""
+        """Yields all rows with all columns, from the first."""
         with self._refusing():
             yield from self._open()
 
     def files(self) -> list[str]:
-        """Returns paths or addresses of this split, as `datasets` sorts them; empty where it does not say."""
+        """Returns the paths or addresses of this split's files in the order of `datasets`; empty if unknown."""
         import datasets
 
         quieten_retries()
@@ -78,7 +78,7 @@ class HubStream:
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
     def count_rows(self) -> int | None:
-        """Returns the number of rows in the data set's info; None where the info has no number."""
+        """Returns the number of rows by the data set's info; None if the info has no number."""
         import datasets
 
         quieten_retries()
@@ -87,7 +87,7 @@ class HubStream:
         return splits[self.split].num_examples if self.split in splits else None
 
     def read(self, at: dict) -> Iterator[Part]:
-        """Yields the documents after a place in the stream."""
+        """Yields the documents after the position `at` in the stream, in pieces."""
         stream = self.open()
         inside = at.get("inside", 0)
         before = at.get("state") or stream.state_dict()
@@ -115,7 +115,7 @@ class HubStream:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Raises DataError for what `datasets` raises: a dozen unrelated classes, also in the middle of a stream."""
+        """Turns errors of `datasets` (a dozen unrelated classes) into DataError, also in the middle of a stream."""
         try:
             yield
         except PlimsollError:
@@ -123,5 +123,5 @@ class HubStream:
         except Exception as problem:
             raise DataError(
                 f"{self._where} cannot be streamed ({in_short(problem, kind=True)}). Check the id, --dataset-config and"
-                " --split, and that huggingface.co can be reached; a copy on this machine can be named by its path."
+                " --split, and that huggingface.co can be reached; or name a copy on this machine by its path."
             ) from problem

@@ -1,4 +1,4 @@
-"""Work that threads do on the items of a stream, taken in the order of the items."""
+"""Threads that process the items of a stream. The results come in the order of the items."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 @contextmanager
 def encoding_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Opens threads that encode; what has not begun at the end is not done."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parallelism is ours: threads inside would be too many
+    """Opens a pool of threads for encoding. On exit, work that has not begun is cancelled."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the pool has enough threads: the library should start none
     pool = ThreadPoolExecutor(threads, thread_name_prefix="plimsoll-encode")
     try:
         yield pool
@@ -25,7 +25,7 @@ def encoding_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yields items in blocks of at least this size; the last may be smaller."""
+    """Yields items in blocks with a total size of at least `least`; the last block may be smaller."""
     block, size = list[Item](), 0
     for item in items:
         block.append(item)
@@ -40,7 +40,7 @@ def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int)
 def in_order(
     items: Iterable[Item], submit: Callable[[Item], Callable[[], Result]], ahead: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yields items with what was made of them, in their order; `ahead` are under way at most."""
+    """Yields items and their results in order. At most `ahead` results are pending."""
     waiting: deque[tuple[Item, Callable[[], Result]]] = deque()
     for item in items:
         waiting.append((item, submit(item)))

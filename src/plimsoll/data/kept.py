@@ -1,8 +1,8 @@
-"""Tokens in the cache: a folder that is made once, for all runs with the same data and tokenizer.
+"""Folders of tokens in the cache. Each is made once, for all runs with the same data and tokenizer.
 
-Its name is a digest of its facts: other data or another tokenizer has another folder, and a copy of the data has the
-same. Each use reads it whole and holds it against its checksums; a damaged one is made again. It may be removed at any
-time: the next run that needs it makes it again.
+The folder's name is a digest of its facts: other data or another tokenizer has another folder; a copy of the data has
+the same. Each use reads the complete folder and checks its checksums. A damaged folder is made again. A folder may be
+removed at any time: the next run that needs it makes it again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from plimsoll.units import MIB, format_bytes
 
 Contents = TypeVar("Contents")
 LEAST_FREE = 16 * MIB
-"""Bytes of the disk that stay free."""
+"""Bytes of the disk that are left free."""
 MADE_ONCE = "tokens: made once, for all runs with this data and tokenizer, in {folder}"
-"""Line that is said before the work, once there is room for it."""
+"""Line of progress before the work, after the check for room."""
 ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
 class NotKept(PlimsollError):
-    """The cache cannot take the tokens: its folder is not to be written to, its disk is full, or its limit too low."""
+    """The cache cannot store the tokens: its folder is not writable, its disk is full, or its limit is too low."""
 
 
 def kept(name: str) -> Path | None:
-    """Returns the folder of this name, and notes its use; None where it is not there, or is damaged."""
+    """Returns the folder of this name and updates its time of use. Returns None if it is absent or damaged."""
     folder = cache.cache_folder() / "tokens" / name
-    with suppress(OSError):  # it may be removed meanwhile
+    with suppress(OSError):  # another process may remove the folder meanwhile
         if is_finished(folder) and damage(folder) is None:
-            with suppress(OSError):  # another user's
+            with suppress(OSError):  # the folder belongs to another user
                 os.utime(folder)
             return folder
     return None
@@ -47,25 +47,26 @@ def kept(name: str) -> Path | None:
 def made_once(
     made_with: Facts, make: Make, open_folder: Callable[[Path], Contents], *, continues: bool = False, say: Say
 ) -> Contents:
-    """Opens the folder of the cache that is made with these facts; of two processes the second waits.
+    """Opens the cache's folder with these facts; makes it if it is missing. A second process waits for the first.
 
     Args:
-        made_with: All that its content follows from.
-        make: Fills the folder, and returns counts of it.
+        made_with: All facts that determine the content.
+        make: Fills the folder, and returns counts of its content.
         open_folder: Opens the folder.
-        continues: Whether `make` goes on with what a killed process left. What failed is removed.
+        continues: Whether `make` continues an unfinished folder of a killed process. If `make` raises, the unfinished
+            folder is removed.
         say: Receives lines before the work.
 
     Raises:
         DataError: From `make`.
-        NotKept: The cache cannot take it.
+        NotKept: The cache cannot store the folder.
     """
     limit = cache.limit_bytes()
     try:
         home = cache.cache_folder()
     except PlimsollError as problem:
         raise NotKept(str(problem)) from None
-    with suppress(DataError, OSError):  # it may be removed meanwhile
+    with suppress(DataError, OSError):  # another process may remove the folder meanwhile
         if (there := kept(made_with.digest)) is not None:
             return open_folder(there)
 
@@ -79,7 +80,7 @@ def made_once(
     except (DataError, NotKept):
         shutil.rmtree(partial_of(folder), ignore_errors=True)
         raise
-    except (StoppedError, OSError) as problem:  # whoever filled the disk needs it
+    except (StoppedError, OSError) as problem:  # frees the disk for the process that filled it
         shutil.rmtree(partial_of(folder), ignore_errors=True)
         why = problem.strerror if isinstance(problem, OSError) else "the disk is full"
         raise NotKept(f"the cache folder {home} cannot be written to: {why}. {ADVICE}") from None
@@ -88,12 +89,12 @@ def made_once(
 
 
 def require_room(unfinished: Path, name: str, expected: int) -> None:
-    """Raises NotKept where neither the disk nor the limit of the cache has room for a folder.
+    """Raises NotKept if the disk or the limit of the cache has no room for a folder.
 
     Args:
-        unfinished: The folder, in which a part may be.
-        name: What the user calls the data.
-        expected: About how many bytes of ids it will have.
+        unfinished: The folder, which may hold a part of the ids.
+        name: The user's name of the data.
+        expected: Expected bytes of all ids.
     """
     limit = cache.limit_bytes()
     free, home = free_bytes(unfinished), unfinished.parent

@@ -1,10 +1,10 @@
-"""Batches without end, from a position that is JSON: of a stream, or of examples that can be read by their numbers.
+"""Endless batches of a stream, or of examples that are read by number. A position in the data is JSON.
 
     Loader(stream, prefetch=2)
     permuted(read, count, batch_size=64, seed=7, prefetch=2, facts={"examples": count})
 
-Grain reads ahead, and knows the position of what was taken. The order of an epoch is NumPy's permutation, not Grain's
-`shuffle`: that one takes 9 to 30 us an example, and of 65,537 or 262,145 examples leaves one out and has another twice.
+Grain reads ahead, and tracks the position of the consumed batches. NumPy permutes the examples of an epoch. Grain's own
+`shuffle` takes 9 to 30 us per example, and of 65,537 or 262,145 examples omits one and repeats another.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from plimsoll.errors import DataError
 
 Batch = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], Batch]
-"""From the numbers of examples to their batch."""
+"""Function from the numbers of examples to a batch of them."""
 
 
 class Stream(grain.IterDataset):
-    """Batches in the one order in which `walk` yields them. Their position is a few values of JSON."""
+    """Batches in the fixed order of `walk`. A position in the stream is a few values of JSON."""
 
     start: ClassVar[Mapping[str, Any]]
     """The position before the first batch."""
 
     def __init__(self, *, facts: Mapping[str, int], name: str = "the data set") -> None:
-        """Takes the sizes that identify the data, like {"tokens": 4096}, and what a refusal calls the data.
+        """Takes sizes that identify the data, like {"tokens": 4096}, and the name of the data in error messages.
 
-        They are saved with every position: one that was saved with others is refused.
+        Every saved position includes the sizes. Restoring a position with other sizes raises DataError.
         """
         super().__init__()
         self.facts = dict(facts)
@@ -42,32 +42,32 @@ class Stream(grain.IterDataset):
 
     @abstractmethod
     def walk(self, at: dict[str, Any]) -> Iterator[Any]:
-        """Yields the batches after the position `at`, which is the position after a batch when that is yielded."""
+        """Yields the batches after the position `at`. Updates `at` to the position after a batch before yielding it."""
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Walker(self)
 
 
 class GroupStream(Stream):
-    """Rows that come in groups, each made ready as a whole: epoch after epoch, batches may hold rows of several."""
+    """Endless batches of rows that are loaded in groups. A batch may hold rows of several groups and two epochs."""
 
     start: ClassVar = {"epoch": 0, "group": 0, "row": 0, "skipped": 0}
-    """`skipped` counts the rows of all groups before that were left out."""
+    """`skipped` counts the rows that were left out of all earlier groups."""
     batch_size: int
     groups: int
-    """Groups of an epoch."""
+    """Groups per epoch."""
 
     @abstractmethod
     def load(self, epoch: int, group: int) -> tuple[int, int]:
-        """Makes a group ready. Returns how many rows it has, and how many were left out of it."""
+        """Loads a group. Returns the number of its rows, and the number of rows that were left out."""
 
     @abstractmethod
     def take(self, first: int, end: int) -> Any:
-        """Returns rows `first` to `end` of the group that is ready."""
+        """Returns rows `first` to `end` of the loaded group."""
 
     @abstractmethod
     def join(self, parts: list[Any]) -> Batch:
-        """Returns a batch of what `take` returned."""
+        """Joins results of `take` to a batch."""
 
     def walk(self, at: dict[str, Any]) -> Iterator[Batch]:
         position = dict(at)
@@ -88,7 +88,7 @@ class GroupStream(Stream):
                     position["row"] = end
                     empty_groups = 0
 
-                # The next group, of the next epoch after the last.
+                # Move to the next group, or from the last group to the next epoch.
                 if end == rows:
                     is_ready = False
                     empty_groups += 1
@@ -98,7 +98,7 @@ class GroupStream(Stream):
                     position |= {"epoch": position["epoch"] + epochs, "group": group, "row": 0}
                     position["skipped"] += skipped
             batch = self.join(parts)
-            at.update(position)  # once it is read: a read that fails is tried again
+            at.update(position)  # only after the read: a failed read is tried again
             yield batch
 
 
@@ -114,7 +114,7 @@ class _Walker(grain.DatasetIterator):
         try:
             return next(self._batches)
         except Exception:
-            # A generator that has raised would only end: the next call begins another one at the same place.
+            # A generator ends once it has raised. The next call uses a new one from the same position.
             self._batches = self._stream.walk(self._position)
             raise
 
@@ -125,8 +125,8 @@ class _Walker(grain.DatasetIterator):
         then, now = state["facts"], self._stream.facts
         if then != now:
             raise DataError(
-                f"the data position was saved for {_in_words(then)}, and {self._stream.name} has {_in_words(now)}: it"
-                " changed, or an option did. Put the old one back, or start a new run"
+                f"the data position was saved for {_in_words(then)}, and {self._stream.name} has {_in_words(now)}: the"
+                " data or an option has changed. Restore the old one, or start a new run"
             )
         self._position = {name: state[name] for name in self._stream.start}
         self._batches = self._stream.walk(self._position)
@@ -137,16 +137,16 @@ def _in_words(facts: Mapping[str, int]) -> str:
 
 
 class Loader:
-    """A `types.Source` of a stream's batches. Not for use by two threads at the same time."""
+    """A `types.Source` of a stream's batches. Not thread-safe."""
 
     def __init__(self, stream: Stream, *, prefetch: int = 0) -> None:
-        """Starts at the first batch. `prefetch`: batches that a thread makes ready; 0 for no thread."""
+        """Starts at the first batch. A thread prepares `prefetch` batches in advance; 0 for no thread."""
         batches: grain.IterDataset = stream
         if prefetch:
             batches = ThreadPrefetchIterDataset(stream, prefetch_buffer_size=prefetch)
         self._held = [iter(batches)]
         # A prefetch thread alive at interpreter exit can abort the process; a finalizer runs before that.
-        # Grain closes again when the iterator is deleted, and fails if its modules are gone: let go of it then.
+        # Grain also closes an iterator when it is deleted, and fails once modules are unloaded: `pop` deletes it now.
         self._finalizer = weakref.finalize(self, lambda held: held.pop().close(), self._held)
         self._last_state: dict[str, Any] | None = None
 
@@ -162,7 +162,7 @@ class Loader:
         return self._held[0]
 
     def state(self) -> dict[str, Any]:
-        """Returns the position, below 1 KiB of JSON: `restore` continues with the batch that was not taken yet."""
+        """Returns the position as JSON below 1 KiB. `restore` continues with the first batch that was not consumed."""
         return self._last_state or self._open().get_state()
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -170,14 +170,14 @@ class Loader:
         self._open().set_state(state)
 
     def close(self) -> None:
-        """Stops the prefetch thread and waits for it. May be called twice; `state()` stays what it was."""
+        """Stops the prefetch thread and waits for it. May be called twice. `state()` then returns the last position."""
         if self._held:
             self._last_state = self.state()
         self._finalizer()
 
 
 class Order:
-    """Order of `count` examples: another permutation in every epoch, or their own without a `seed`."""
+    """Order of `count` examples: a new permutation in each epoch, or the examples' own order without a `seed`."""
 
     def __init__(self, count: int, seed: int | None) -> None:
         self.count = count
@@ -186,7 +186,7 @@ class Order:
         self._numbers = np.arange(count, dtype=np.int32)
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the numbers of all examples, int32. That of the newest epoch is held (`loader_bytes.order_bytes`)."""
+        """Returns the numbers of all examples, int32, in order. Keeps the newest order (`loader_bytes.order_bytes`)."""
         if self.seed is not None and epoch != self._epoch:
             self._numbers = np.arange(self.count, dtype=np.int32)
             np.random.default_rng([self.seed, epoch]).shuffle(self._numbers)
@@ -194,7 +194,7 @@ class Order:
         return self._numbers
 
     def numbers(self, place: int, count: int) -> np.ndarray:
-        """Returns `count` numbers from a place on, which counts the examples of all epochs."""
+        """Returns the numbers of the `count` examples from `place`, an index into all epochs one after another."""
         parts = []
         while count:
             epoch, first = divmod(place, self.count)
@@ -218,13 +218,13 @@ def permuted(
     """Returns a loader of examples in an `Order`: a batch may hold the end of one epoch and the start of the next.
 
     Args:
-        read: Reads the examples of these numbers, from 0, as a batch.
+        read: Reads a batch, given the numbers of its examples from 0.
         count: Number of all examples.
-        batch_size: Examples of a batch.
+        batch_size: Examples per batch.
         seed: Seed of the orders; None for the examples' own order.
-        prefetch: Batches that a thread makes ready; 0 for no thread.
-        facts: As of `Stream`.
-        name: Likewise.
+        prefetch: Batches that a thread prepares in advance; 0 for no thread.
+        facts: Sizes that identify the data (`Stream`).
+        name: Name of the data in error messages.
     """
     return Loader(_Permuted(read, Order(count, seed), batch_size, facts, name), prefetch=prefetch)
 

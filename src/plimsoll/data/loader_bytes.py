@@ -1,39 +1,39 @@
-"""Host memory of a text loader, known before the loader exists and without importing it.
+"""Predicts the host memory of a text loader, without importing the loader.
 
-`estimate_memory_usage` compares it with the published guide's estimate, which counts two arrays of ids, inputs and
-labels, of the whole set or of one batch. A loader holds more than one batch: a shuffle buffer, batches in flight, the
-tokenizer and the text it works on.
+`estimate_memory_usage` compares the prediction with the published guide's estimate. The guide counts two arrays, inputs
+and labels, of the complete data set or of one batch. A loader also holds a shuffle buffer, batches in flight, the
+tokenizer and its text.
 """
 
 from plimsoll.errors import RecipeError
 from plimsoll.units import MIB
 
 _ELEMENT = 160
-"""Bytes of a window in the shuffle buffer besides its ids: the array object and two list entries."""
+"""Bytes per window in the shuffle buffer besides the ids: the array object and two list entries."""
 TEXT_IN_FLIGHT = 6 * MIB
-"""Bytes of text, its encodings and the tokenizer's code while the loader runs (notes, "Text in flight")."""
+"""Bytes of text, its encodings and the tokenizer's code while a loader streams text (notes, "Text in flight")."""
 MOST_THREADS = 8
-"""Threads that encode a stream at most."""
+"""Largest number of threads that encode a stream."""
 THREAD_BYTES = 8 * MIB
-"""Bytes of each further thread that encodes (measured: 9 MiB for the second, 6 for the third and the fourth)."""
+"""Bytes of each encoding thread after the first (measured: 9 MiB for the second, 6 for the third and the fourth)."""
 ENCODED_BEFORE = 2 * MIB
-"""Bytes instead of these where the whole set was encoded before the first step."""
+"""Bytes in place of TEXT_IN_FLIGHT if all text is encoded into memory before the first step."""
 READ_FROM_CACHE = 7 * MIB
-"""Bytes instead of these where windows are read from a file of tokens: code of Grain and NumPy that comes back with the
-first batch (6.2 to 6.7 MiB measured, batches included: notes, "Allowances, measured again")."""
+"""Bytes in place of TEXT_IN_FLIGHT and the tokenizer's if windows are read from a file of tokens: pages of Grain's and
+NumPy's code that the first batch loads (6.2 to 6.7 MiB measured with batches: notes, "Allowances, measured again")."""
 READ_PACKED = 3 * MIB
-"""Bytes of the same code that windows of a packed file bring back beside their own (3 to 6.5 MiB measured, notes,
-"Allowances, measured again")."""
+"""Bytes of the same code in the longcontext recipe, besides its windows (3 to 6.5 MiB measured, notes, "Allowances,
+measured again")."""
 SOURCE_FILES = 2 * MIB
-"""Further bytes when the standard library's source files are streamed: their paths, and what opening them leaves. The
-paths of 734 files keep 0.5 MiB (notes, "Text in flight")."""
+"""Further bytes for streaming the standard library's source files: their paths, and memory left by opening them. The
+paths of 734 files take 0.5 MiB (notes, "Text in flight")."""
 
 CHUNKS = (1_000, 5_000, 10_000, 50_000)
-"""Sequences of a chunk in the guide's chunked loader."""
+"""Numbers of sequences per chunk in the guide's chunked loader."""
 
 
 def tokenizer_bytes(vocab_size: int) -> int:
-    """Returns the bytes of a byte-level BPE once what loading it left is given back.
+    """Returns the bytes of a loaded byte-level BPE, after the memory used for loading is freed.
 
     Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (notes, "A tokenizer in memory").
     """
@@ -41,7 +41,7 @@ def tokenizer_bytes(vocab_size: int) -> int:
 
 
 def order_bytes(examples: int) -> int:
-    """Returns the host bytes of the permutation of an epoch, and of the one before where another begins."""
+    """Returns the host bytes of two permutations: at the start of an epoch the last epoch's is still held."""
     return 2 * 4 * examples
 
 
@@ -54,11 +54,11 @@ def loader_bytes(
     resident_tokens: int = 0,
     vocab_size: int | None = None,
 ) -> int:
-    """Returns the host bytes of a loader: shuffle buffer, batches in flight, and tokens that stay in memory.
+    """Returns the host bytes of a loader: shuffle buffer, batches in flight, and tokens in memory.
 
-    In flight are the prefetched batches, one that waits to enter the queue, and one that the consumer holds,
-    with the windows of one that is being built. Ids are kept in 2 bytes where `vocab_size` is known
-    and at most 65,536. The tokenizer, its text and the libraries belong to the floor of the process.
+    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds, and the
+    windows of one under construction. An id takes 2 bytes if `vocab_size` is known and at most 65,536, else 4. The
+    tokenizer, its text and the libraries are not counted.
     """
     id_bytes = 2 if vocab_size is not None and vocab_size <= 2**16 else 4
     window = (seq_len + 1) * id_bytes + _ELEMENT
@@ -89,11 +89,11 @@ def estimate_memory_usage(
         vocab_size: Tokens in the vocabulary. With at most 65,536, plimsoll's loader stores an id in 2 bytes, else in 4.
 
     Returns:
-        A dict of two estimates, all in MiB. The first is of plain NumPy arrays of inputs and labels with this `dtype`:
-        `full_load_mb` for the whole data set, and `streaming_mb` for one batch. `chunk_1000`, `chunk_5000`,
+        A dict of two estimates in MiB. The first is for plain NumPy arrays of inputs and labels with this `dtype`:
+        `full_load_mb` for the complete data set, and `streaming_mb` for one batch. `chunk_1000`, `chunk_5000`,
         `chunk_10000` and `chunk_50000` are for that many sequences. `memory_savings` is the share that streaming
-        saves, as text like "99.9%". The second is of plimsoll's loader with its buffers, which ignores `dtype`:
-        `plimsoll_streaming_mb` if it reads tokens from disk, and `plimsoll_full_load_mb` if it holds all in memory.
+        saves, as text like "99.9%". The second is for plimsoll's loader with its buffers and ignores `dtype`:
+        `plimsoll_streaming_mb` for streaming, and `plimsoll_full_load_mb` for all tokens in memory.
 
     Raises:
         RecipeError: A count is too small, or a batch is larger than the data set.

@@ -1,4 +1,4 @@
-"""Lines on standard error for whoever waits for a data set."""
+"""Progress lines on standard error while a data set is prepared."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from plimsoll.units import format_seconds
 
 LINE_SECONDS = 2.0
-"""Least seconds from one line to the next."""
+"""Minimum seconds between two lines."""
 
 
 class Spoken:
-    """A line every few seconds: words, the share that is done and the time left. What is quick prints nothing."""
+    """Prints a line every few seconds: words, the completed share and the time left. Quick work prints nothing."""
 
     def __init__(self) -> None:
         self._printed = time.monotonic()
         self._first: tuple[float, float] | None = None
-        """Time and share of the first call that knew one: what is continued was done in part before."""
+        """Time and share of the first call with a share. Continued work does not begin at a share of 0."""
 
     def __call__(self, share: float | None, words: str) -> None:
         now = time.monotonic()

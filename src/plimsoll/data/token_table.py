@@ -1,9 +1,9 @@
-"""Rows of a `.npy` file of tokens, read by their numbers: nothing of the file stays in memory.
+"""Reads rows of a `.npy` file of tokens by number, and keeps nothing of the file in memory.
 
-A memory map would leave every page that was ever touched in the resident set, which is what a run on a CPU is measured
-by: after an epoch that is the whole file, 162 MB of Sudoku-Extreme and about 6 GB of ARC. Stream reads of a batch
-leave nothing behind but the batch, and cost more time: 1.1 ms for 768 rows of 81 bytes, where the map takes 0.06 ms
-(and 78 MiB; measured on one core, the file in the page cache). The loader's thread has that time.
+A memory map would leave every touched page in the resident set, by which a run on a CPU is measured. After an epoch the
+resident set would hold the complete file: 162 MB of Sudoku-Extreme, about 6 GB of ARC. Positioned reads leave only the
+batch in memory, but are slower: 768 rows of 81 bytes take 1.1 ms, and 0.06 ms (and 78 MiB) with a memory map (one core,
+file in the page cache). The loader's thread hides that time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from plimsoll.errors import DataError
 from plimsoll.units import MIB
 
 SLICE_BYTES = 4 * MIB
-"""Bytes that are read at a time where all of a file is read."""
+"""Bytes per read when all rows of a file are read in order."""
 
 
 def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
-    """Loads a `.npy` file. Pickled objects are refused: to load one is to run it."""
+    """Loads a `.npy` file. Raises DataError for pickled objects, since loading them would run code."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as problem:
@@ -35,7 +35,7 @@ def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
 
 
 def fill(file: io.FileIO, place: np.ndarray, first: int) -> None:
-    """Reads an array's bytes from byte `first` of a file on: nothing of the file stays in memory."""
+    """Fills an array with the bytes of a file from byte `first`. Nothing else of the file stays in memory."""
     if os.preadv(file.fileno(), [place.data], first) != place.nbytes:
         raise DataError(
             f"{file.name} ends before byte {first + place.nbytes:,}: it was changed while it was read. Run the same"
@@ -44,7 +44,7 @@ def fill(file: io.FileIO, place: np.ndarray, first: int) -> None:
 
 
 class TokenTable:
-    """A table of (rows, `seq_len`) tokens from 0 to below `vocab_size`; every row is checked when it is read."""
+    """A table of tokens on disk, (rows, `seq_len`). Each read checks that tokens are from 0 to `vocab_size` - 1."""
 
     def __init__(self, path: Path, *, seq_len: int, vocab_size: int) -> None:
         table = loaded(path, mapped=True)
@@ -63,7 +63,7 @@ class TokenTable:
         return self._rows
 
     def take(self, rows: Int[np.ndarray, " count"]) -> Int32[np.ndarray, "count seq_len"]:
-        """Returns the rows of these numbers, in this order."""
+        """Returns the rows with these numbers, in this order."""
         tokens = np.empty((len(rows), self.seq_len), self._dtype)
         with open(self.path, "rb", buffering=0) as file:
             for place, row in zip(tokens, rows.tolist(), strict=True):

@@ -1,7 +1,7 @@
 """A run in a bucket. It is trained in a local folder of the cache, which is uploaded to the bucket.
 
     gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last heartbeat
-    gs://bucket/run/metrics.jsonl, plan.json    small files, uploaded whole after each change
+    gs://bucket/run/metrics.jsonl, plan.json    small files, each uploaded again after a change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
 At any moment the bucket has a run that can be continued, as after a kill: metrics may have rows of steps after the
@@ -88,7 +88,7 @@ def fetched(run: str) -> str:
     if RunFolder(bucket.folder).exists():
         return str(bucket.folder)
     if not is_free:
-        raise RunError(f"{run} is just being fetched by another process on this machine: try again when it is here")
+        raise RunError(f"another process on this machine is downloading {run}: try again when it has finished")
     raise RunError(f"there is no run at {run}: `plimsoll train RECIPE --run {run}` makes one")
 
 
@@ -211,7 +211,7 @@ class Bucket:
     # Ownership of the run.
 
     def take(self, say: Say) -> None:
-        """Makes the local folder the owner of the run, after downloading what another owner has uploaded.
+        """Makes the local folder the owner of the run, after downloading another owner's uploads.
 
         Args:
             say: Called with messages for the user.
@@ -448,6 +448,6 @@ def _is_small(name: str) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    """Returns True if a path is a file of the run: not hidden, not being written, and not outside of the run folder."""
+    """Returns True if a path is a file of the run: not hidden, complete, inside the run folder, and not owner.json."""
     hidden = any(part.startswith(".") for part in name.split("/"))
     return not hidden and not name.startswith("/") and not name.endswith(".new") and name != OWNER

@@ -1,4 +1,4 @@
-"""Folders of prepared data, which are either complete or absent. A folder records the inputs it was made from.
+"""Folders of prepared data. Each is either complete or absent, and records the inputs from which it was made.
 
 NAME/meta.json        facts about the inputs, and counts
 NAME/manifest.json    checksums of all files of the folder, written last

@@ -95,7 +95,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         if "://" in str(path):
-            raise RunError(f"{path} is an address, and a folder is needed here: copy the run into one, and name that")
+            raise RunError(f"{path} is an address, and a folder is needed here: copy the run into a folder and name it")
         self.path = Path(path).expanduser().absolute()
         self.checkpoints = (self.path / "checkpoints").resolve()
         self.metrics = self.path / "metrics.jsonl"
@@ -266,8 +266,8 @@ class RunFolder:
             if not isinstance(problem, BlockingIOError):
                 os.close(descriptor)
                 raise RunError(
-                    f"{self.path} lies on a file system that gives no locks ({problem.strerror}), so that two commands"
-                    " could write one run: name a --run on another one"
+                    f"{self.path} is on a file system without locks ({problem.strerror}), so that two commands could"
+                    " write one run: name a --run on another file system"
                 ) from None
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)

@@ -1,8 +1,8 @@
 """The process that uploads a run to its bucket every minute and at the end: `python -m plimsoll.files.sender ADDRESS`.
 
 The process is separate from training: its memory does not count against the budget, and no step waits for the network.
-It prints one line of JSON when the run is downloaded or refused, and one at the end. It ends when it reads `end` from
-standard input, or when standard input closes because the parent was killed.
+It prints one line of JSON after downloading the run, or with an error, and one at the end. It ends when it reads `end`
+from standard input, or when standard input closes because the parent was killed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Sender:
         self.address = address
         self.say = say
         self.behind: str | None = None
-        """Reason that the bucket is not up to date; None if it is."""
+        """Reason why the bucket is not up to date; None if it is up to date."""
         command = [sys.executable, *PROGRAM, address]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0)
 
-        # Wait for the download, so that a refusal comes before anything is prepared.
+        # Wait for the download, so that an error comes before data is prepared.
         try:
             reply = self._reply()
         except KeyboardInterrupt:
@@ -60,7 +60,7 @@ class Sender:
     def require_running(self) -> None:
         """Raises StoppedError if the process has ended, because the run was taken over or the process was killed."""
         if self._process.poll() is not None:
-            raise StoppedError(f"{self._reply()['refused']}. What was trained is whole in {self.folder}")
+            raise StoppedError(f"{self._reply()['refused']}. The run is whole in {self.folder}")
 
     def finish(self) -> None:
         """Waits for the last upload, and ends the process. Sets `behind` if the upload fails."""
@@ -81,7 +81,7 @@ class Sender:
             )
 
     def _reply(self) -> dict[str, Any]:
-        """Waits for the next line of the process, and returns it; a refusal if the process ended without one."""
+        """Waits for the next line of the process, and returns its JSON; an error if the process ended without one."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
@@ -140,7 +140,7 @@ def _send_until_the_end(bucket: Bucket) -> None:
             raise
         except PlimsollError as problem:
             if failure is None:
-                _warn(f"{problem}. Training goes on in {bucket.folder}; it is tried again every minute")
+                _warn(f"{problem}. Training goes on in {bucket.folder}; the upload is tried again every minute")
             failure = problem
             continue
         if failure is not None:

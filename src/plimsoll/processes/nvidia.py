@@ -77,7 +77,7 @@ def _rows(query: str, columns: int) -> list[list[str]]:
 
     Args:
         query: Query option of nvidia-smi.
-        columns: Least number of cells in a row; shorter rows are dropped.
+        columns: Minimum number of cells in a row; shorter rows are dropped.
     """
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:

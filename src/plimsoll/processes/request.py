@@ -44,16 +44,16 @@ def ask(
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        raise PlimsollError(f"the process that was to {verb} had no answer after {seconds:g} s and was ended") from None
+        raise PlimsollError(f"the worker process for {verb!r} did not answer in {seconds:g} s and was killed") from None
     if done.returncode == -signal.SIGINT:
         raise KeyboardInterrupt
     if done.returncode < 0:
         raise PlimsollError(
-            f"the process that was to {verb} was killed by signal {-done.returncode}: the machine may be out of memory"
-            " (`plimsoll doctor` says what is available)"
+            f"the worker process for {verb!r} was killed by signal {-done.returncode}: the machine may be out of memory"
+            " (`plimsoll doctor` prints the available memory)"
         )
     if done.returncode:
-        raise RuntimeError(f"the process that was to {verb} ended with code {done.returncode}: its error stands above")
+        raise RuntimeError(f"the worker process for {verb!r} ended with code {done.returncode}: see its error above")
     reply = json.loads(done.stdout)
     raise_refusal(reply)
     return reply["answer"]

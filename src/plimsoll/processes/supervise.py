@@ -32,8 +32,9 @@ def watched(
 ) -> tuple[int, int | None]:
     """Runs a child process to its end. Returns its exit code, and the first signal to this process meanwhile or None.
 
-    The child has its own process group. In this one it would get Ctrl-C twice, from the terminal and from this process,
-    and a second signal ends training without saving. A signal that this process ignores stays ignored in both.
+    The child has its own process group. In this process's group, the child would get Ctrl-C twice, from the terminal
+    and from this process, and a second signal ends training without saving. Both ignore signals that this process
+    ignored before.
 
     Args:
         command: Program and arguments.
@@ -44,8 +45,8 @@ def watched(
         options: Further arguments of `subprocess.Popen`, like its streams.
 
     Raises:
-        BaseException: An error that `line` or `look` raised, except KeyboardInterrupt. The child gets SIGINT first, and
-            its end is waited for.
+        BaseException: An error that `line` or `look` raised, except KeyboardInterrupt. It is raised after the child has
+            received SIGINT and ended.
     """
     if line is not None:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}

@@ -45,7 +45,7 @@ class _Kit:
     while_installing: int
     """Disk space for the downloaded wheels and their unpacked files during the installation."""
     plugins: tuple[str, ...]
-    """Names of packages that are JAX's plug-in for training on this platform."""
+    """Names of the packages with JAX's plug-in for training on this platform."""
     proof: str
     """Chip for which a function must compile before the environment counts as finished."""
 
@@ -193,6 +193,6 @@ def _run(command: list[Path | str], *, environment: dict[str, str] | None = None
     what = " ".join(map(str, command[1:]))
     _, _, last = (done.stderr or done.stdout).strip().rpartition("\n")
     raise PlimsollError(
-        f"the compile environment was not made: `python {what}` ended with code {done.returncode}: {last}. What was"
-        " there before is untouched; run the command again once that is mended"
+        f"the compile environment was not made: `python {what}` ended with code {done.returncode}: {last}. An earlier"
+        " environment is untouched; correct the cause, and run the command again"
     )

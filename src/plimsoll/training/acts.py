@@ -89,7 +89,7 @@ class Evaluate:
     patience: Patience
     stop: Stop
     save: Save
-    """Saving, for when an evaluation runs out of memory before the state is saved."""
+    """Action of saving, which runs first if an evaluation runs out of memory before the state is saved."""
     log: Log
     last: Last
 

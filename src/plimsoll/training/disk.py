@@ -46,7 +46,7 @@ def require_room(checkpoints: Path, disk: Disk, *, free: int | None = None) -> N
     if missing > 0:
         size = format_bytes(disk.checkpoint_bytes)
         raise RunError(
-            f"{checkpoints} is to hold {disk.kept_at_once} checkpoints of {size} at once (the last {KEPT}, the best,"
+            f"{checkpoints} must hold {disk.kept_at_once} checkpoints of {size} at once (the last {KEPT}, the best,"
             f" and the one being written), {format_bytes(disk.bytes)} together; the disk has {format_bytes(free)}"
             f" free{note}. Make {format_bytes(missing)} of room, or name a folder on another disk with --run"
         )

@@ -74,7 +74,7 @@ def join(coordinator: str | None, processes: int | None, process: int | None) ->
 
 def _give_up(place: str) -> NoReturn:
     """Prints an error and ends this process, because not all processes connected in time."""
-    print(f"error: {_not_met(place, f'not all have come in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
+    print(f"error: {_not_met(place, f'not all connected in {CONNECT_SECONDS} s')}", file=sys.stderr, flush=True)
     os._exit(RunError.exit_code)
 
 
@@ -100,8 +100,8 @@ def require_free(coordinator: str) -> None:
         socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
     except OSError as problem:
         raise RunError(
-            f"port {port} of --coordinator {coordinator} is not free on this machine, where process 0 was to listen at"
-            f" it ({problem.strerror}): give all processes another port"
+            f"port {port} of --coordinator {coordinator} is not free on this machine, and process 0 must listen on it"
+            f" ({problem.strerror}): give all processes another port"
         ) from None
 
 
@@ -124,8 +124,8 @@ def devices(count: int) -> list[Any]:
     each = count // processes()
     if each * processes() != count or jax.device_count() < count:
         raise RunError(
-            f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start as"
-            " many as the plan has hosts, or add --replan and a --mesh or --chip of what is here"
+            f"the plan is for {count} devices, and JAX finds {jax.device_count()} in {processes()} processes: start a"
+            " process for each host of the plan, or add --replan with a --mesh or --chip of the present devices"
         )
     return [device for number in range(processes()) for device in jax.local_devices(number)[:each]]
 

@@ -14,7 +14,7 @@ import numpy as np
 from plimsoll.errors import StoppedError
 
 PIECE = 2**20
-"""Elements of an array that are checked at a time. Temporary arrays have this size."""
+"""Number of elements of an array that are checked at a time. Temporary arrays have this size."""
 
 
 def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str, Any]) -> str:

@@ -97,7 +97,7 @@ def _of_parts(change: Callable[[jax.Array], jax.Array], leaf: jax.Array) -> jax.
 def copied(leaf: Any, sharding: Sharding) -> jax.Array:
     """Returns a copy with the given sharding in memory that JAX allocated, so that it can be donated."""
     if not isinstance(leaf, jax.Array) or (leaf.is_fully_addressable and leaf.sharding != sharding):
-        leaf = on_devices(np.asarray(leaf), sharding)  # JAX may use NumPy's memory itself, where it is aligned
+        leaf = on_devices(np.asarray(leaf), sharding)  # JAX may share NumPy's memory if it is aligned
     elif leaf.sharding != sharding:
         leaf = jax.device_put(leaf, sharding)
     return jax.block_until_ready(_of_parts(lambda part: jax.device_put(part, may_alias=False), leaf))

@@ -23,7 +23,7 @@ def make_layerwise_step(
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
     """Returns a step with the signature of `training.step.make_step`'s step.
 
-    The lever's record refuses levers that do not combine with it.
+    Levers that cannot be combined with this step were already rejected by the lever's record.
 
     Args:
         task: The task, in layers.
@@ -155,7 +155,7 @@ class _Walk:
         return trees, cotangent, squares
 
     def no_squares(self, layers: int) -> _Squares:
-        """Returns zeros, the sums of squares before any layer is added."""
+        """Returns sums of squares that are zero, to start from."""
         return _Squares(jnp.float32(0), jnp.zeros(layers) if self.norms == "layers" else None)
 
     def added(self, squares: _Squares, gradient: Any, number: Array) -> _Squares:

@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.02
 """Seconds between readings of the resident set and its peak during training. A reading takes 40 us, about as long as a
 step of a small model. The kernel keeps the peak, so less frequent readings miss none."""
 FILE = re.compile("/(?!dev/|memfd:)")
-"""Pattern of the name of a mapped regular file, but not of a device or an anonymous memory file."""
+"""Pattern of the name of a mapped regular file. It matches neither devices nor anonymous memory files."""
 _MADV_DONTNEED = 4
 
 
@@ -92,8 +92,8 @@ def trim_heap() -> None:
 class BetweenSteps:
     """Keeps the resident set low between steps: waits for freed buffers, and trims the heap when it has grown.
 
-    Only mapped buffers are returned to the system when they are freed. Unless at least one may be on its way back,
-    there is no wait: waiting takes 2 ms or more, several steps of a small model.
+    Only mapped buffers are returned to the system when they are freed. `settle` waits only if the resident set suggests
+    that such a buffer is not returned yet: a wait takes 2 ms or more, several steps of a small model.
 
     A data loader's small buffers fragment the heap, by 35 MiB in 900 steps of `control` (notes, "Growth"). So the heap
     is trimmed after a growth of `GROWTH_BYTES`. Growth that trimming cannot undo is not trimmed again.

@@ -14,7 +14,7 @@ from plimsoll.values import from_json, to_json
 
 FILE = "overruns.json"
 SPREAD_BYTES = 6 * MIB
-"""Variation of the peak of one plan from process to process. Up to 5.3 MiB was measured (notes, "Prediction")."""
+"""Variation of a plan's peak between processes, in bytes. Up to 5.3 MiB was measured (notes, "Prediction")."""
 
 
 def read(folder: RunFolder) -> list[Overrun]:

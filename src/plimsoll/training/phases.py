@@ -8,7 +8,7 @@ from plimsoll.training import allocator, memory
 from plimsoll.units import MIB
 
 COUNTED_LATER = MIB
-"""Rise of the resident peak that may only be delayed counting: the kernel sums pages per processor with a delay.
+"""Rise of the resident peak, in bytes, that may come from an earlier phase: the kernel counts pages with a delay.
 
 Without this limit, evaluations that raised the peak by 0.2 to 0.6 MiB seemed to need tens of MiB more than planned
 (notes, "A peak that is read later")."""

@@ -1,4 +1,4 @@
-"""Metrics as numbers: of a single step, and of all batches of an evaluation."""
+"""Converts metrics of a step, or of all batches of an evaluation, to numbers."""
 
 from __future__ import annotations
 

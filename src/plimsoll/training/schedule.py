@@ -14,7 +14,7 @@ from plimsoll.units import parse_seconds, whole_number
 SINCE_BEST = "evaluations_since_best"
 """Name of the metric with the count of `Patience`, in the logged rows of evaluations."""
 MOST_EVALUATIONS = 100
-"""Largest number of evaluations in a run by default. Runs of more epochs evaluate after every few epochs."""
+"""Largest default number of evaluations in a run. Runs of more than 100 epochs evaluate after every few epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Every:
     first_seconds: float | None = None
     """Seconds to the first save or evaluation; None if the first interval is like the others."""
     largest_share: float = math.inf
-    """Limit on the duration of a save or evaluation as a fraction of the interval in seconds, which grows if needed."""
+    """Largest duration of a save or evaluation, as a fraction of the interval. Longer ones lengthen the interval."""
 
     @property
     def is_by_clock(self) -> bool:
@@ -75,7 +75,9 @@ def parse_every(text: str | int) -> Every:
 
 
 def steps_between_evaluations(steps: int, per_epoch: float | None) -> float:
-    """Returns the default number of steps between evaluations: whole epochs if their length is known, else a quarter.
+    """Returns the default number of steps between evaluations: one or more epochs, or a quarter of the run.
+
+    The default is a quarter of the run if the length of an epoch is unknown.
 
     Args:
         steps: Steps of the run.

@@ -380,7 +380,7 @@ def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = Non
 
 
 def _budget_typed(text: str | float, option: str, say: Say) -> int:
-    """Parses the budget of an option, and prints how it was interpreted where that is not obvious."""
+    """Parses the budget of an option, and prints its interpretation if that is not obvious."""
     budget = parse_budget(text, option=option)
     if read := as_read(text):
         say(f"{option} {read}")
@@ -446,7 +446,7 @@ def require_free(card: Card | None, chip: Chip, budget: int) -> None:
     raise BudgetError(
         f"the budget is {format_bytes(budget)} per device, and the {card.kind} of this machine has {format_bytes(free)}"
         f" that a run can use now, of {format_bytes(card.memory_bytes)}. Processes that hold memory of it: {who}. End"
-        f" them, or ask for at most --memory {free // MIB}MiB, and --replan where the run has a plan",
+        f" them, or ask for at most --memory {free // MIB}MiB, and add --replan if the run has a plan",
         budget_bytes=budget,
         floor_bytes=None,
     )

@@ -1,15 +1,14 @@
-"""Examples that were encoded once: a folder in the cache, and what is read of it.
+"""Reads a folder of encoded examples in the cache.
 
-    train.tokens.bin    the documents one after another: little-endian uint16, or uint32 where the vocabulary is larger
+    train.tokens.bin    ids of all documents, concatenated: little-endian uint16, or uint32 if the vocabulary is larger
                         than 65,536
-    train.learned.bin   a byte for each token: 1 where it is to be learned
-    train.starts.npy    int64, where each document starts, and where the last one ends
-    train.first.npy     int32, the first token of each document that is to be learned and has one before it; NEVER for
-                        none
-    validation.*        the same of the held-out documents
-    meta.json           sizes, and what all of it follows from
+    train.learned.bin   a byte for each token: 1 if the token is to be learned
+    train.starts.npy    int64, the start of each document in tokens, and the end of the last one
+    train.first.npy     int32, index in each document of the first token to be learned (1 or more); NEVER if none is
+    validation.*        the same for the held-out documents
+    meta.json           sizes, and the facts that determine the content
 
-Documents are read as they are needed, and nothing of the tokens stays in memory.
+Documents are read on demand. No tokens stay in memory.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from plimsoll.files.folder import opened
 
 TRAIN, VALIDATION = "train", "validation"
 NEVER = 2**31 - 1
-"""First token to be learned of a document that has none."""
+"""Value in `first` for a document without a token to be learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedDocuments:
-    """One side of the folder: those to train on, or those for validation."""
+    """The documents of one side of the folder: for training, or for validation."""
 
     folder: Path
     side: str
@@ -41,11 +40,11 @@ class EncodedDocuments:
     end_of_text: int
     tokens: int
     learned: int
-    """Tokens that are to be learned."""
+    """Number of tokens that are to be learned."""
     starts: np.ndarray = field(repr=False, compare=False)
-    """int64, one more than documents."""
+    """int64, the start of each document in tokens, and the end of the last one."""
     first: np.ndarray = field(repr=False, compare=False)
-    """int32, the first token to be learned."""
+    """int32, index in each document of the first token to be learned, or NEVER."""
 
     @property
     def count(self) -> int:
@@ -53,11 +52,11 @@ class EncodedDocuments:
         return len(self.first)
 
     def read(self, documents: Sequence[int], longest: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids and what is to be learned of these documents, the first `longest` tokens of each.
+        """Returns the ids of some documents, each with booleans that are True for tokens to be learned.
 
         Args:
-            documents: Numbers from 0.
-            longest: Tokens.
+            documents: Numbers of the documents, from 0.
+            longest: Number of tokens to read of each document at most.
 
         Raises:
             DataError: A file became shorter.
@@ -90,19 +89,19 @@ class Encoded:
     kind: str
     """Kind of the records: a key of `records.KINDS`."""
     conversations: bool
-    """Whether the chat template wrote them as text: `messages`, or a prompt and completion of messages."""
+    """Whether the chat template rendered the records: `messages`, or a prompt and completion of messages."""
     empty: int
-    """Records that hold nothing but white space, and are in neither side."""
+    """Number of records of white space alone, which are on neither side."""
     day: str | None
-    """Day, like 2026-11-25, that the chat template was told; None if it asks for none."""
+    """Day, like 2026-11-25, that the chat template was given; None if it uses no date."""
     source: str
     """Description of the records."""
     made_with: Facts
-    """All that it follows from."""
+    """Facts that determine the content."""
 
     @property
     def name(self) -> str:
-        """Name of the folder: a digest of what its content follows from, and so the same for the same data."""
+        """Name of the folder: a digest of `made_with`, so the same data has the same name."""
         return self.folder.name
 
 
@@ -110,11 +109,11 @@ def open_encoded(folder: Path) -> Encoded:
     """Opens a folder of examples.
 
     Raises:
-        DataError: It is no such folder, or a file of it is missing.
+        DataError: The folder is incomplete or of another kind, or a file is missing.
     """
     contents = opened(folder)
     if contents is None:
-        raise DataError(f"{folder} is no folder of examples that is complete: run the same command again")
+        raise DataError(f"{folder} is no complete folder of examples: run the same command again")
     counts = dict(contents.counts)
     sides = {}
     ids = {name: counts.pop(name) for name in ("dtype", "end_of_text")}

@@ -1,4 +1,4 @@
-"""Records become examples: text, with the characters whose tokens are to be learned."""
+"""Converts records to examples: text, with the characters whose tokens are to be learned."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
 
 LossOn = Literal["assistant", "all"]
-"""What is learned: what the assistant writes, or a completion; or all tokens."""
+"""Tokens to be learned: "assistant" for the assistant's messages and completions, "all" for all tokens."""
 
 
 class Read(NamedTuple):
-    """A record that was read."""
+    """Result of reading a record."""
 
     example: Example | None
-    """None for a text or completion of nothing but white space."""
+    """None if the text, or prompt and completion, is white space alone."""
     held_out: bool
-    """Whether the content of the record puts it among those for validation."""
+    """True if the record is for validation, by a hash of its content."""
 
 
 def read_example(record: Record, tokenizer: ChatTokenizer, loss_on: LossOn) -> Read:
-    """Returns a record as an example, and whether it is held out: its content decides, not how it is rendered.
+    """Converts a record to an example. The record's content, not the rendered text, decides if it is held out.
 
     Raises:
-        DataError: Its columns hold something else than its kind says, or the chat template refuses it.
+        DataError: A column has another type than the record's kind requires, or the chat template fails.
     """
     columns, where = record.columns, record.where
     if record.kind == "text":

@@ -1,4 +1,4 @@
-"""Examples encoded once, into a folder of the cache, for all runs with the same records, tokenizer and options."""
+"""Encodes examples once into a folder of the cache, for all runs with the same records, tokenizer and options."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from plimsoll.files.folder import Say
 from plimsoll.units import KIB
 
 METHOD = 3
-"""Version of reading, rendering, holding out and encoding."""
+"""Version of the rules for reading, rendering, holding out and encoding."""
 BLOCK = 256 * KIB
-"""Characters that end a block, with the example that reaches them."""
+"""Minimum characters of a block. A block ends with the example that reaches this number."""
 SAY_SECONDS = 2.0
 
 Block = list[tuple[Example, bool]]
-"""Examples, and whether each is held out."""
+"""Examples, each with True if it is held out."""
 
 
 def encoded_examples(
     records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn = "assistant", hold_out: bool = True, say: Say
 ) -> Encoded:
-    """Returns the folder of encoded examples, which is made unless the cache has it.
+    """Returns the folder of encoded examples: from the cache, or newly made.
 
     Args:
         records: From `open_records`.
-        tokenizer: From `load_chat_tokenizer`. Where its template reads the clock, give it the time at which the run
-            began: another day is another folder.
-        loss_on: "assistant" to learn what the assistant writes, and completions; "all" for all tokens. All of a `text`
-            is learned either way.
+        tokenizer: From `load_chat_tokenizer`. If its template uses the date, load it with the day on which the run
+            began: another day gives another folder.
+        loss_on: "assistant" to learn the assistant's messages and completions; "all" for all tokens. Of a `text`, all
+            tokens are learned either way.
         hold_out: Whether 1 in 100 records, chosen by their content, is for validation.
         say: Receives lines of progress.
 
     Raises:
-        DataError: A record is refused, the files changed meanwhile, or there is nothing to learn in them.
-        NotKept: The cache cannot take the folder.
+        DataError: A record is invalid, the files changed meanwhile, or no token is to be learned.
+        NotKept: The cache cannot store the folder.
     """
     made_with = examples_of(records, tokenizer, loss_on=loss_on, hold_out=hold_out)
 
@@ -74,7 +74,7 @@ def encoded_examples(
 def examples_of(
     records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn = "assistant", hold_out: bool = True
 ) -> Facts:
-    """Returns all that the ids of examples follow from."""
+    """Returns all facts that determine the ids of examples."""
     identity = json.dumps(tokenizer.identity())
     return records.facts(
         method=METHOD,
@@ -89,7 +89,7 @@ def examples_of(
 def _make(
     folder: Path, records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn, hold_out: bool, say: Say
 ) -> dict[str, Any]:
-    """Encodes all records, and returns what meta.json says of them."""
+    """Encodes all records, and returns their entries of meta.json."""
     kinds, empty, said, conversations = set[str](), 0, time.monotonic(), False
 
     def examples() -> Iterator[tuple[Example, bool]]:
@@ -147,14 +147,14 @@ def _require_something(records: Records, train: _Writer, validation: _Writer, em
 
 
 class _Writer:
-    """The files of one side of the folder, as they grow."""
+    """Writes the files of one side of the folder."""
 
     def __init__(self, folder: Path, side: str, tokenizer: ChatTokenizer, files: ExitStack) -> None:
         self.dtype = id_type(tokenizer.size)
         self.tokens = 0
         self.learned = 0
         self.learned_first = False
-        """Whether any document has something to learn."""
+        """True if any document has a token to be learned."""
         self._path = folder / side
         self._ids = files.enter_context(open(f"{self._path}.tokens.bin", "wb"))  # noqa: SIM115  (the stack closes it)
         self._flags = files.enter_context(open(f"{self._path}.learned.bin", "wb"))  # noqa: SIM115  (likewise)
@@ -163,11 +163,11 @@ class _Writer:
 
     @property
     def count(self) -> int:
-        """Documents so far."""
+        """Number of documents so far."""
         return len(self._first)
 
     def append(self, ids: np.ndarray, learned: np.ndarray) -> None:
-        """Writes a document; its first token, which nothing comes before, is none to learn."""
+        """Writes a document. Its first token is never learned, since no token precedes it."""
         learned[:1] = False
         self._ids.write(ids.astype(self.dtype).data)
         self._flags.write(learned.astype(np.uint8).data)

@@ -1,4 +1,4 @@
-"""Messages as a chat template takes them: roles and content checked, parts of text joined."""
+"""Checks roles and content of messages for a chat template, and joins parts of text."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from plimsoll.errors import DataError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-"""Roles of the templates that are in use; which of them may follow which, the template of a model says."""
+"""Roles that known templates use. A model's template decides their order."""
 FIRST = ("system", "developer")
 """Roles that only the first message may have."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names that a message's reasoning has; templates read the first, some the second."""
+"""Keys of a message's reasoning in records. Templates read the first key, some the second."""
 
 
 def checked_messages(given: Any, where: str, *, column: str = "messages") -> list[dict[str, Any]]:
-    """Returns the messages for a template: keys whose value is null are left out.
+    """Returns the messages for a template, without keys whose value is null.
 
     Args:
-        given: What a record holds.
-        where: The record, for refusals.
-        column: Its column.
+        given: Value of the record's column.
+        where: Name of the record in error messages.
+        column: Name of the column.
 
     Raises:
-        DataError: It is no list of objects, is empty, or a message has an unknown role, one out of order, or content
-            that is no text.
+        DataError: The value is no list of objects or is empty, or a message has an unknown or misplaced role, or
+            content that is no text.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         content = f"holds a {type(given).__name__}" if given else "is empty"
@@ -45,8 +45,8 @@ def _checked(given: Any, number: int, where: str) -> dict[str, Any]:
         raise DataError(f"{where} has the role {role!r}, which is none of {', '.join(ROLES)}: correct its role")
     if role in FIRST and number > 1:
         raise DataError(
-            f"{where} has the role {role!r}, which only the first message may have: move what it says there, or into"
-            " the user's message"
+            f"{where} has the role {role!r}, which only the first message may have: move its text there, or into the"
+            " user's message"
         )
     if "content" in message:
         message["content"] = _text(message["content"], where)
@@ -59,7 +59,7 @@ def _checked(given: Any, number: int, where: str) -> dict[str, Any]:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of a message; that of a list of parts, one after another."""
+    """Returns the text of a message. Texts in a list of parts are concatenated."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):

@@ -1,7 +1,7 @@
-"""Documents into rows of one length: best fit, the longest first, among thousands of documents at a time.
+"""Packs documents into rows of one length by best fit, longest first, thousands of documents at a time.
 
-In the worst case, one row of each group of documents stays half empty, and documents longer than half a row may leave
-room that nothing short enough is left for.
+In the worst case, one row of each group of documents stays half empty, and documents longer than half a row leave room
+because no short document remains.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from bisect import bisect_left, insort
 import numpy as np
 
 GROUP = 4_096, 2**17
-"""Fewest and most documents that are packed together; the most take about 20 MiB while that is done."""
+"""Smallest and largest number of documents that are packed together. Packing the largest group takes about 20 MiB."""
 ROWS = 256
-"""Rows that a group fills at least, where the most documents allow it: one half empty row of as many is 0.2 %."""
+"""Minimum rows of a group, within the largest number of documents. One half-empty row of 256 is 0.2 %."""
 _ROW_BITS = 32
 
 
 def group_size(mean_length: float, row_length: int) -> int:
-    """Returns how many documents are packed together.
+    """Returns the number of documents that are packed together.
 
     Args:
-        mean_length: Tokens of a document on the average, none longer than a row.
+        mean_length: Mean tokens per document, after cutting to the length of a row.
         row_length: Tokens of a row.
     """
     fewest, most = GROUP
@@ -29,7 +29,7 @@ def group_size(mean_length: float, row_length: int) -> int:
 
 
 def best_fit(lengths: np.ndarray, row_length: int) -> list[list[int]]:
-    """Returns rows of documents, as indices into `lengths`: each document once, whole.
+    """Returns rows, each a list of documents as indices into `lengths`. Each document is in one row, uncut.
 
     Args:
         lengths: Tokens of each document, from 1 to `row_length`.
@@ -37,7 +37,7 @@ def best_fit(lengths: np.ndarray, row_length: int) -> list[list[int]]:
     """
     tokens = lengths.tolist()
     shortest, rows = min(tokens, default=0), list[list[int]]()
-    rooms: list[int] = []  # sorted: the room that is left in a row, then its number
+    rooms: list[int] = []  # sorted: free tokens of a row in the high bits, the row's number in the low ones
     for document in np.argsort(-lengths, kind="stable").tolist():
         length = tokens[document]
         place = bisect_left(rooms, length << _ROW_BITS)

@@ -1,7 +1,7 @@
-"""Records to fine-tune on: `messages`, `prompt` and `completion`, or `text`, from files, folders and the hub.
+"""Reads records for fine-tuning from files, folders and the hub.
 
-The first record decides which of the three all of them are. Other columns are ignored, but for `tools`, which the chat
-template is given.
+A record has `messages`, `prompt` and `completion`, or `text`. The first record decides the kind of all records. Other
+columns are ignored, except `tools`, which is passed to the chat template.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "prompt": ("prompt", "completion"),
     "text": ("text",),
 }
-"""Kinds of records and their columns: the first one whose columns a record has is its kind."""
+"""Kinds of records and their columns. A record's kind is the first whose columns it has."""
 LARGEST_LIST = 64 * MIB
-"""Bytes of a .json file, which holds one list: it is parsed whole."""
+"""Largest .json file in bytes. Such a file holds one list, which is parsed at once."""
 _COLUMNS = ("messages", "prompt", "completion", "text", "tools")
 _FORMATS = ("jsonl", "parquet", "json")
 _ADVICE = (
@@ -37,18 +37,18 @@ _ADVICE = (
 
 
 class Record(NamedTuple):
-    """One example as it was read."""
+    """One unprocessed record."""
 
     kind: str
     """A key of KINDS."""
     columns: Mapping[str, Any]
     where: str
-    """Its line or row and its file, for refusals."""
+    """Line or row, and file, for error messages."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a data set in its own order. Holds no file open between reads."""
+    """The records of a data set in its own order. Keeps no file open between reads."""
 
     files: tuple[File | HubStream, ...]
     name: str
@@ -61,7 +61,7 @@ class Records:
         return paths if len(paths) == len(self.files) else None
 
     def facts(self, **options: Any) -> Facts:
-        """Returns what tells these records from others, with options; of a stream, its revision's files."""
+        """Returns facts that identify these records, with options; for a stream, the files of its revision."""
         if (paths := self.paths) is not None:
             formats = sorted({path.suffix for path in paths})
             return facts_of(paths, exact=True, formats=formats, **options)
@@ -83,7 +83,7 @@ class Records:
         """Yields the records.
 
         Raises:
-            DataError: One is no object, is of another kind than the first, or there is none.
+            DataError: A record is no object or of another kind than the first, or there is no record.
         """
         kind = None
         for columns, where in islice(self._rows(), self.max_examples):
@@ -119,17 +119,17 @@ def _numbered(rows: Iterable[Any], unit: str, file: File | HubStream) -> Iterato
 def open_records(
     dataset_id: str, *, config: str | None = None, split: str = "train", max_examples: int | None = None
 ) -> Records:
-    """Opens the records that `dataset_id` names; none is read yet.
+    """Opens the records that `dataset_id` names, without reading any.
 
     Args:
         dataset_id: A .jsonl (also .gz or .zst of it), .json or .parquet file, a folder of these, or a data set's id on
             the Hugging Face hub.
         config: Configuration of a hub data set.
         split: Split of a hub data set.
-        max_examples: Records to read at most.
+        max_examples: Largest number of records to read.
 
     Raises:
-        DataError: Nothing of this name is here, or it is of another format.
+        DataError: The name is neither a path nor an id, or the format is not supported.
     """
     require_sizes(max_examples=max_examples)
     path = Path(dataset_id).expanduser()

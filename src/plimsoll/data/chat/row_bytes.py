@@ -1,4 +1,4 @@
-"""Arrays of a batch of rows and bytes of their loader (rows.py), without Grain: a plan needs no more of it."""
+"""Arrays of a batch of rows, and bytes of their loader (rows.py). Planning imports this module instead of Grain."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ DTYPES: Mapping[str, str] = {
     SEGMENTS: "int32",
     POSITIONS: "int32",
 }
-"""Arrays of a batch, each of (rows, tokens), and their types."""
+"""Names and types of the arrays of a batch, each (rows, tokens)."""
 PACKED = 160
-"""Bytes of a document while its group is packed and its rows are read."""
+"""Bytes per document while its group is packed and its rows are read."""
 READ = 7 * MIB
-"""Bytes of code of Grain and NumPy that come back with the first batch (`loader_bytes.READ_FROM_CACHE`)."""
+"""Bytes of Grain's and NumPy's code that the first batch loads (see `loader_bytes.READ_FROM_CACHE`)."""
 
 
 def rows_bytes(*, documents: int, tokens: int, seq_len: int, batch_size: int, prefetch: int) -> int:
-    """Returns the host bytes of the loader: numbers of all documents, a group as it is packed, and batches in flight.
+    """Returns the host bytes of the loader: numbers of all documents, a group during packing, and batches in flight.
 
-    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one that is
-    being built.
+    In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one under
+    construction.
 
     Args:
-        documents: Documents of the data set.
-        tokens: Tokens of all of them.
-        seq_len: Tokens of a row.
-        batch_size: Rows of a batch.
-        prefetch: Batches that a thread makes ready.
+        documents: Number of documents in the data set.
+        tokens: Number of tokens in all documents.
+        seq_len: Tokens per row.
+        batch_size: Rows per batch.
+        prefetch: Batches that a thread prepares in advance.
     """
     batch = batch_size * seq_len * sum(np.dtype(dtype).itemsize for dtype in DTYPES.values())
     group = min(documents, group_size(tokens / max(documents, 1), seq_len))

@@ -1,8 +1,7 @@
-"""Rows of whole documents in a shuffled order, a batch at a time; the position is three numbers.
+"""Batches of rows of complete documents, in a shuffled order.
 
-An epoch goes through all documents in the order of a permutation. Some thousands at a time are packed into rows
-(packing.py), whose order is shuffled, too. Which documents are in which row follows from the seed, the epoch and the
-lengths alone, so a position is an epoch, a group and a row of it.
+An epoch permutes all documents. Groups of thousands are packed into rows (packing.py), and the rows of a group are
+shuffled. Seed, epoch and lengths determine the rows, so a position is an epoch, a group and a row of the group.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from plimsoll.data.loader import Batch, GroupStream, Order
 from plimsoll.errors import DataError
 
 EMPTY = 0
-"""Segment of the positions at the end of a row that no document fills."""
+"""Segment number of the empty positions at the end of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,26 +27,26 @@ class Packing:
     """Facts of an epoch of rows."""
 
     documents: int
-    """Documents that are in the rows."""
+    """Number of documents in the rows."""
     tokens: int
-    """Their tokens, without what was cut."""
+    """Number of tokens in the rows, after cutting."""
     cut: int
-    """Documents that were longer than a row."""
+    """Number of documents longer than a row."""
     cut_tokens: int
-    """Tokens at their ends that are in no row."""
+    """Number of tokens that were cut from their ends."""
     left_out: int
-    """Documents that are in no row, because nothing in the first `seq_len` tokens is to be learned."""
+    """Number of documents without a token to be learned in the first `seq_len` tokens, which are in no row."""
     rows: int
-    """Rows of the first epoch: each epoch has another order, and may have a few more or fewer."""
+    """Number of rows in the first epoch. Other epochs have another order, and may have a few more or fewer."""
     empty: float
-    """Share of positions that no document fills."""
+    """Share of empty positions."""
     learned: float
-    """Share of all tokens, before anything was cut, that are to be learned."""
+    """Share of all tokens, before cutting, that are to be learned."""
     seq_len: int
-    """Tokens of a row."""
+    """Tokens per row."""
 
     def lines(self) -> list[str]:
-        """Returns what is said of them before training."""
+        """Returns the lines that are printed before training."""
         seq_len = self.seq_len
         said = [
             f"data: {self.documents:,} documents, {self.tokens:,} tokens, {self.learned:.1%} of tokens to be learned"
@@ -65,11 +64,11 @@ class Packing:
 
 
 class PackedRows(GroupStream):
-    """Batches without end of `batch_size` rows; no document is dropped between epochs.
+    """Endless batches of `batch_size` rows. A batch may span epochs, so no row is dropped.
 
-    Each has the arrays of `DTYPES`. `labels` are the ids that follow, `learned` is 1 where a label is to be learned and
-    else 0: also at the last token of a document. `segments` numbers the documents of a row from 1; positions that no
-    document fills are EMPTY. `positions` count from 0 in each segment.
+    A batch has the arrays of `DTYPES`. `labels` are the next ids. `learned` is 1 if a label is to be learned, else 0;
+    it is 0 at the last token of a document. `segments` numbers the documents of a row from 1; empty positions are
+    EMPTY. `positions` count from 0 in each segment.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class PackedRows(GroupStream):
         max_tokens: int | None = None,
         name: str = "the data set",
     ) -> None:
-        """Takes `EncodedDocuments`. Without a `seed` they are in their own order."""
+        """Without a `seed`, documents are in their own order. The document that reaches `max_tokens` is the last."""
         facts = {"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}
         super().__init__(facts=facts, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed
@@ -100,7 +99,7 @@ class PackedRows(GroupStream):
             held = held[: np.searchsorted(held.cumsum(), max_tokens) + 1]
             used = used[: len(held)]
         self.used = None if len(used) == documents.count else used
-        """Numbers of the documents that are in a row; None for all."""
+        """Numbers of the documents that are in rows; None for all documents."""
         self.count, self.tokens = len(used), int(held.sum())
         self.group = group_size(self.tokens / self.count, seq_len)
         self.groups = -(-self.count // self.group)
@@ -118,7 +117,7 @@ class PackedRows(GroupStream):
             )
 
     def packed(self, epoch: int, group: int) -> list[np.ndarray]:
-        """Returns the rows of a group, each the numbers of its documents."""
+        """Returns the rows of a group. A row is an array of numbers of documents."""
         documents = self.order.of_epoch(epoch)[group * self.group : (group + 1) * self.group]
         if self.used is not None:
             documents = self.used[documents]
@@ -130,11 +129,11 @@ class PackedRows(GroupStream):
         return [rows[row] for row in shuffled]
 
     def rows(self, epoch: int) -> int:
-        """Returns the rows of an epoch: a second for a million documents."""
+        """Returns the number of rows in an epoch. Takes a second per million documents."""
         return sum(len(self.packed(epoch, group)) for group in range(self.groups))
 
     def rows_of(self, epochs: float) -> int:
-        """Returns the rows of the first epochs; of a part of an epoch, rounded."""
+        """Returns the number of rows in the first epochs. A fraction of an epoch's rows is rounded."""
         whole = int(epochs)
         part = epochs - whole
         return sum(map(self.rows, range(whole))) + (round(part * self.rows(whole)) if part else 0)
@@ -155,7 +154,7 @@ class PackedRows(GroupStream):
         )
 
     def arrays(self, rows: list[np.ndarray]) -> Batch:
-        """Returns the arrays of rows; those that lack to `batch_size` are empty."""
+        """Returns the arrays of rows, padded to `batch_size` with empty rows."""
         arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
         arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
         for place, documents in enumerate(rows):
@@ -184,15 +183,15 @@ class PackedRows(GroupStream):
 def validation_rows(
     documents: EncodedDocuments, *, seq_len: int, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[Batch]:
-    """Yields each document once, packed in the order of the data; the last batch is filled up with empty rows.
+    """Yields each document once, packed in the order of the data. Empty rows pad the last batch.
 
-    Yields nothing where no document has anything to learn: the caller says so.
+    Yields nothing if no document has a token to be learned; the caller must report this.
 
     Args:
         documents: From `encoded_examples`: its `validation`, or `train` of another data set.
-        seq_len: Tokens of a row. A longer document is cut at its end.
-        batch_size: Rows of a batch.
-        max_tokens: Tokens at which it ends, with the document that reaches them; None for all.
+        seq_len: Tokens per row. A longer document is cut at its end.
+        batch_size: Rows per batch.
+        max_tokens: Number of tokens to read; the document that reaches it is the last. None for all.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size, max_tokens=max_tokens)
     if not (documents.first < seq_len).any():

@@ -1,12 +1,12 @@
-"""Characters of a rendered conversation that the assistant writes: what a model is to learn.
+"""Finds the characters of a rendered conversation that the assistant writes, from which a model learns.
 
-A template with `{% generation %}` blocks says it. Of others, a message begins where the conversation before it ends,
-rendered with the beginning of the assistant's turn (`add_generation_prompt`), and ends where the conversation up to it
-ends. Both have to be beginnings of the whole conversation. A template that writes an earlier turn in another way once
-others follow (Qwen3's and DeepSeek-R1's leave its thinking out) breaks that: such a turn is found by rendering the
-whole conversation again with a mark for the message's content, before and after which nothing may differ.
+`{% generation %}` blocks of a template mark them. Without such blocks, conversations up to a message are rendered. The
+message begins at the end of the earlier messages rendered with `add_generation_prompt`, and ends at the end of the
+messages up to itself. Both must be beginnings of the complete conversation. This fails if a template renders a turn
+differently once others follow, as Qwen3's and DeepSeek-R1's drop its thinking. Such a turn is found by rendering the
+complete conversation with a mark as the message's content; the text around the mark must not differ.
 
-An end-of-turn token is the assistant's, white space after it is not.
+The end-of-turn token belongs to the assistant's text, white space after it does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plimsoll.data.chat.template import ChatTemplate, Rendered, Span
 from plimsoll.errors import DataError
 
 _MARK = "\ue000plimsoll\ue001"
-"""Content that no message has: characters for private use."""
+"""Content that occurs in no message: it has private-use characters."""
 
 
 def assistant_spans(
@@ -31,18 +31,18 @@ def assistant_spans(
     special: Collection[str],
     where: str,
 ) -> Rendered:
-    """Returns the conversation as text, with the characters of the assistant's messages from message `first` on.
+    """Returns the conversation as text, with the spans of the assistant's messages from message `first`.
 
     Args:
         template: The template.
         messages: From `messages.checked_messages`.
-        first: Messages before it are not to be learned: those of a prompt.
-        tools: As `ChatTemplate.render` takes them.
-        special: Spelling of the tokens of which one may end a turn.
-        where: The record, for refusals.
+        first: Number of the first message to be learned. Those before it are the prompt.
+        tools: As for `ChatTemplate.render`.
+        special: Spelling of the tokens that may end a turn.
+        where: Name of the record in error messages.
 
     Raises:
-        DataError: The template fails, or a message cannot be told from what surrounds it.
+        DataError: The template fails, or the span of a message cannot be determined.
     """
     rendered = template.render(messages, tools=tools, where=where)
     numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
@@ -56,17 +56,17 @@ def assistant_spans(
 
 
 def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTemplate, where: str) -> list[Span]:
-    """Returns those generation blocks that are of messages from `first` on."""
+    """Returns the generation blocks of messages from number `first`."""
     if first and len(spans) != len(numbers):
         raise DataError(
             f"{where} has {len(numbers)} messages of the assistant, and the chat template {template.name} marks"
-            f" {len(spans)} as generated: which of them are of the completion cannot be told. Use `messages` instead"
+            f" {len(spans)} as generated, so the completion's messages are unknown. Use `messages` instead"
         )
     return [span for span, number in zip(spans, numbers, strict=True) if number >= first] if first else spans
 
 
 class _Turns:
-    """The messages of a conversation, each to be found in what the template made of all of them."""
+    """Finds each message of a conversation in the rendered text."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Turns:
         self._tools, self._special, self._where = tools, special, where
 
     def span(self, number: int) -> Span:
-        """Returns the characters of the assistant's message `number`."""
+        """Returns the span of the assistant's message `number`."""
         before = self._part(self._messages[:number], prompt=True)
         after = self._part(self._messages[: number + 1])
         start = len(before) if before and self._text.startswith(before) else None
@@ -109,10 +109,11 @@ class _Turns:
         return len(before), len(self._text) - len(after) + len(ending)
 
     def _ending(self, number: int, last: str, after: str) -> str | None:
-        """Returns what ends a turn, from what follows it as the last and before others; None where neither tells.
+        """Returns the text that ends a turn; None if it cannot be determined.
 
-        A template may write more after the last turn, as Phi-3's writes an end-of-text: then it is the token that
-        ends both.
+        `last` follows the message's content if it is the last message, `after` if others follow. A template may write
+        more after the last turn, as Phi-3's writes end-of-text. Then the first special token common to both ends the
+        turn.
         """
         if after.startswith(last):
             return last
@@ -122,23 +123,22 @@ class _Turns:
         return common[: min(ends)] if ends and "tool_calls" not in self._messages[number] else None
 
     def _part(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str | None:
-        """Returns a part of the conversation as text; None where the template takes the whole alone."""
+        """Renders a part of the conversation; None if the template fails on a part."""
         try:
             return self._template.render(messages, prompt=prompt, tools=self._tools, where=self._where).text
         except DataError:
             return None
 
     def without_space_after(self, span: Span) -> Span:
-        """Returns a turn without the white space that follows the token which ends it."""
+        """Returns the span of a turn without white space after its end-of-turn token."""
         start, end = span
         trimmed = start + len(self._text[start:end].rstrip())
         return (start, trimmed) if self._text[start:trimmed].endswith(self._special) else span
 
     def unknown(self, number: int) -> DataError:
-        """Builds the refusal of a message whose text cannot be found."""
+        """Returns the error for a message whose span cannot be determined."""
         return DataError(
-            f"message {number + 1} of {self._where}: what the assistant wrote cannot be told from the rest of the"
-            f" conversation, because the chat template {self._template.name} renders it in another way once other"
-            " messages follow. Mark it in the template with {% generation %} blocks (--chat-template FILE), or learn"
-            " all tokens with --loss-on all"
+            f"message {number + 1} of {self._where}: the assistant's text cannot be found in the conversation, because"
+            f" the chat template {self._template.name} renders it in another way once other messages follow. Mark it in"
+            " the template with {% generation %} blocks (--chat-template FILE), or learn all tokens with --loss-on all"
         )

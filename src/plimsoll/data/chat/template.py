@@ -1,7 +1,7 @@
-"""The chat template of a tokenizer, rendered as `transformers` renders it.
+"""Renders the chat template of a tokenizer, as `transformers` does.
 
-A template is a Jinja program that comes with a model, from whoever published it: it runs in Jinja's sandbox, which
-keeps it from Python's internals.
+A template is a Jinja program from a model's publisher. It runs in Jinja's sandbox, without access to Python's
+internals.
 
 Source: `transformers.utils.chat_template_utils`, 5.24.
 """
@@ -24,7 +24,7 @@ from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
 
 Span = tuple[int, int]
-"""First character, and the one after the last."""
+"""Index of the first character, and of the one after the last."""
 
 
 class Rendered(NamedTuple):
@@ -32,23 +32,23 @@ class Rendered(NamedTuple):
 
     text: str
     spans: list[Span]
-    """What the template's `{% generation %}` blocks wrote, in order."""
+    """Spans of the assistant's text, in order, like those of `{% generation %}` blocks."""
 
 
 class ChatTemplate:
-    """A compiled template with the special tokens that it may name."""
+    """A compiled template with its special tokens."""
 
     def __init__(self, source: str, *, tokens: Mapping[str, str], name: str, now: datetime | None = None) -> None:
         """Compiles the template.
 
         Args:
-            source: Its text.
+            source: Text of the template.
             tokens: Spelling of special tokens by name: bos_token, eos_token and others.
-            name: File it is from, for refusals.
-            now: Time that `strftime_now` tells; by default that of this call, for all renderings.
+            name: File of the template, for error messages.
+            now: Time that `strftime_now` returns in all renderings; by default the time of this call.
 
         Raises:
-            DataError: It is no Jinja template.
+            DataError: The text is no Jinja template.
         """
         self.source, self.name, self._tokens = source, name, dict(tokens)
         self._now = now or datetime.now()
@@ -61,19 +61,19 @@ class ChatTemplate:
         environment.globals["strftime_now"] = self._now.strftime
         try:
             self._template = environment.from_string(source)
-        except Exception as problem:  # Python's own compiler may refuse what Jinja made of it
+        except Exception as problem:  # Python's compiler may also reject the code that Jinja generates
             raise DataError(
                 f"{name} is no chat template ({in_short(problem)}): name another with --chat-template FILE"
             ) from problem
 
     @property
     def marks_generation(self) -> bool:
-        """True where the template itself says what the assistant writes, by `{% generation %}` blocks."""
+        """True if the template marks the assistant's text by `{% generation %}` blocks."""
         return re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", self.source) is not None
 
     @property
     def day(self) -> str | None:
-        """Day that the template is told, like 2026-11-25; None if it asks for none."""
+        """Day that the template is given, like 2026-11-25; None if it uses no date."""
         return self._now.date().isoformat() if "strftime_now" in self.source else None
 
     def render(
@@ -83,12 +83,12 @@ class ChatTemplate:
 
         Args:
             messages: From `messages.checked_messages`.
-            prompt: Whether the beginning of the assistant's next message is added (`add_generation_prompt`).
+            prompt: Whether to add the beginning of the assistant's next message (`add_generation_prompt`).
             tools: JSON schemas of the functions that the assistant may call.
-            where: The record, for refusals.
+            where: Name of the record in error messages.
 
         Raises:
-            DataError: The template refuses the messages, or fails.
+            DataError: The template rejects the messages, or fails.
         """
         values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         generation = self._generation
@@ -98,13 +98,13 @@ class ChatTemplate:
             for piece in self._template.generate(**self._tokens, **values):
                 text += piece
                 generation.position = len(text)
-        except Exception as problem:  # a template may raise whatever Python does
+        except Exception as problem:  # a template may raise any of Python's exceptions
             raise DataError(
                 f"{where} cannot be rendered by the chat template {self.name} ({in_short(problem, kind=True)}):"
                 " correct the record, or name another template with --chat-template FILE"
             ) from problem
 
-        # Blocks stand in the text where they were written.
+        # Check that each block is in the text at the place where it was written.
         spans = []
         for start, block in generation.blocks:
             end = start + len(block)
@@ -118,13 +118,13 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """Notes what `{% generation %}` blocks write, and where."""
+    """Records the text and the place of each `{% generation %}` block."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own annotation)
 
     def begin(self) -> None:
         self.position = 0
-        """Characters that were written so far."""
+        """Number of characters written so far."""
         self.blocks: list[tuple[int, str]] = []
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -133,7 +133,7 @@ class _Generation(Extension):
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Callable[[], str]) -> str:
-        """Returns what the block writes, and notes where it begins."""
+        """Records where the block begins, and returns its text."""
         text = caller()
         self.blocks.append((self.position, text))
         return text

@@ -1,7 +1,7 @@
-"""A tokenizer with its chat template: conversations, prompts and texts to ids, with the tokens that are to be learned.
+"""Encodes conversations, prompts and texts with a tokenizer and its chat template, and marks tokens to be learned.
 
-Unlike `text.tokenizer.TextTokenizer`, the names of special tokens in a text are these tokens, as a chat template needs
-and as `transformers` has it: also where a user wrote them.
+Unlike in `text.tokenizer.TextTokenizer`, names of special tokens in a text are encoded as these tokens. A chat template
+needs this, and `transformers` does the same, also for names that a user wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plimsoll.errors import DataError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 THE = "the conversation"
-"""What a refusal calls a conversation that is no record of a file."""
+"""Name in error messages of a conversation that is not from a file."""
 
 
 class Example(NamedTuple):
@@ -36,36 +36,35 @@ class Example(NamedTuple):
     spans: list[Span] | None
     """Characters whose tokens are to be learned; None for all."""
     whole: bool
-    """True where the text has its special tokens itself: a rendered conversation."""
+    """True for a rendered conversation, whose text already has its special tokens."""
 
 
 class ChatTokenizer:
-    """A tokenizer of the `tokenizers` library, its special tokens, and its chat template where it has one."""
+    """A tokenizer of the `tokenizers` library, its special tokens, and its chat template if it has one."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, template: ChatTemplate | None, tokens: Mapping[str, str], name: str
     ) -> None:
-        """Takes a tokenizer that is used for nothing else: its settings are changed."""
+        """Copies the tokenizer, and changes settings of the copy."""
         exact = tokenizer.to_str().replace('"trim_offsets":true', '"trim_offsets":false')
-        tokenizer = Tokenizer.from_str(exact)  # else tokens of white space have no characters
+        tokenizer = Tokenizer.from_str(exact)  # with trimmed offsets, tokens of white space would span no characters
         text = TextTokenizer(tokenizer, end_of_text=tokens.get("eos_token"), name=name)
         tokenizer.encode_special_tokens = False
         self._tokenizer, self.template, self.name = tokenizer, template, name
         self.tokens = dict(tokens)
         """Spelling of special tokens by name: bos_token, eos_token and others."""
         self.size, self.dtype = text.size, text.dtype
-        """Highest id + 1; the smallest type of an id."""
+        """Highest id + 1; the smallest type that holds all ids."""
         self.end_of_text, self.beginning = text.end_of_text, text.beginning()
-        """The id that ends a text; the one that is put before it, or None."""
+        """Id that ends a text; id that begins a text, or None."""
         added = tokenizer.get_added_tokens_decoder().values()
         self.special = frozenset(token.content for token in added) | {text.end_of_text_token}
-        """Spelling of the tokens of which one may end a turn."""
+        """Spelling of the tokens that may end a turn."""
 
     def encode(self, examples: Sequence[Example]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns int32 ids and, as booleans, which of them are to be learned, of each example.
+        """Returns int32 ids of each example, with booleans that are True for ids to be learned.
 
-        Texts that are no conversation get the special tokens that this tokenizer adds, and end-of-text at their end,
-        each once.
+        Texts that are no conversation get the special tokens that the tokenizer adds, and end-of-text, each once.
         """
         rows: list[Any] = [None] * len(examples)
         for whole in (True, False):
@@ -80,7 +79,7 @@ class ChatTokenizer:
         return rows
 
     def _ended(self, ids: np.ndarray, learned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(ids) > 1 and ids[0] == ids[1] == self.beginning:  # the text spells it itself
+        if len(ids) > 1 and ids[0] == ids[1] == self.beginning:  # the text itself begins with this token
             ids, learned = ids[1:], learned[1:]
         if len(ids) and ids[-1] == self.end_of_text:
             learned[-1] = True
@@ -96,14 +95,14 @@ class ChatTokenizer:
         tools: Any = None,
         where: str = THE,
     ) -> Example:
-        """Returns a conversation as an example.
+        """Renders a conversation as an example.
 
         Args:
             messages: From `checked_messages`.
-            first: Messages before it are not to be learned.
-            learn_all: Whether all tokens are to be learned, or the assistant's alone.
+            first: Number of the first message to be learned.
+            learn_all: True to learn all tokens, False to learn the assistant's only.
             tools: JSON schemas of the functions that the assistant may call, or None.
-            where: The record, for refusals.
+            where: Name of the record in error messages.
         """
         template = self._needed(where)
         if learn_all:
@@ -112,36 +111,36 @@ class ChatTokenizer:
         return Example(*rendered, True)
 
     def prompt_of(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> np.ndarray:
-        """Returns the int32 ids after which the assistant's answer follows.
+        """Returns the int32 ids of a prompt, to which the assistant's answer is appended.
 
         Args:
-            messages: Objects with role and content, the last of them usually the user's.
+            messages: Objects with role and content; the last is usually the user's.
             tools: JSON schemas of the functions that the assistant may call.
 
         Raises:
-            DataError: There is no chat template, or it or a check refuses the messages.
+            DataError: There is no chat template, it fails, or the messages are invalid.
         """
         checked = checked_messages(messages, THE)
         text = self._needed(THE).render(checked, prompt=True, tools=tools, where=THE).text
         return self.encode([Example(text, None, True)])[0][0]
 
     def stops(self) -> frozenset[int]:
-        """Returns the ids after which an answer is complete: end-of-text, and what the template ends a turn with."""
+        """Returns the ids that end an answer: end-of-text, and the template's end-of-turn token."""
         ends = {self.end_of_text}
         if self.template is not None:
             asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-            with suppress(DataError):  # a template may want more than that
+            with suppress(DataError):  # the template may need further messages
                 ids, learned = self.encode([self.conversation(asked)])[0]
                 last = int(ids[learned][-1])
                 ends |= {last} if self.decode([last]) in self.special else set()
         return frozenset(ends)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text, special tokens included."""
+        """Returns the text, including special tokens."""
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def identity(self) -> dict[str, Any]:
-        """Returns what ids follow from, as JSON: the tokenizer, its special tokens and its template."""
+        """Returns the facts that determine ids, as JSON: the tokenizer, its special tokens and its template."""
         template = None if self.template is None else self.template.source
         return {"tokenizer": self._tokenizer.to_str(), "tokens": self.tokens, "template": template}
 
@@ -161,10 +160,10 @@ def load_chat_tokenizer(
     """Loads a tokenizer as `load_tokenizer` does, with the special tokens and the chat template beside it.
 
     Args:
-        path: A folder with tokenizer.json, or that file. Its template is in chat_template.jinja, else `chat_template`
-            in tokenizer_config.json.
+        path: A folder with tokenizer.json, or that file. The template is chat_template.jinja beside it, else
+            `chat_template` in tokenizer_config.json.
         chat_template: A file with another template.
-        day: Day like 2026-11-25 that a template is told; by default that of this call.
+        day: Day, like 2026-11-25, that the template is given; by default today.
 
     Raises:
         DataError: A file is missing or unreadable, or holds no template.
@@ -181,12 +180,12 @@ def load_chat_tokenizer(
 
 
 def save_chat_tokenizer(path: str | Path, out: Path, *, chat_template: str | Path | None = None) -> None:
-    """Copies the files that `load_chat_tokenizer` reads into a folder, from which it loads the same.
+    """Copies the files that `load_chat_tokenizer` reads into a folder, which loads as the same tokenizer.
 
     Args:
-        path: As `load_chat_tokenizer` takes it.
-        out: A folder.
-        chat_template: As `load_chat_tokenizer` takes it.
+        path: As for `load_chat_tokenizer`.
+        out: The folder.
+        chat_template: As for `load_chat_tokenizer`.
     """
     _, file = open_tokenizer(path)
     out.mkdir(parents=True, exist_ok=True)
@@ -209,23 +208,26 @@ def _template_in(file: Path) -> tuple[str, str]:
 
 
 def _template_beside(file: Path) -> tuple[str, str] | None:
-    """Returns the template of a tokenizer and the file it is in; None for none."""
+    """Returns the template of a tokenizer and the name of its file; None if there is no template."""
     if (own := file.parent / TEMPLATE).is_file():
         return _template_in(own)
     template = json_beside(file, CONFIG).get("chat_template")
-    if isinstance(template, list):  # named ones, such as one for tools
+    if isinstance(template, list):  # several named templates, such as one for tools
         templates = {entry["name"]: entry["template"] for entry in template}
         template = templates.get("default")
         if template is None:
             raise DataError(
                 f"{file.with_name(CONFIG)} has chat templates named {', '.join(templates)}, and none named default:"
-                " write the one that is meant into a file, and name that with --chat-template FILE"
+                " write the intended one into a file, and name it with --chat-template FILE"
             )
     return None if template is None else (template, str(file.with_name(CONFIG)))
 
 
 def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:
-    """Returns which tokens have characters in a span, by the characters of each; spans are in order."""
+    """Returns an array that is True for tokens with characters in a span.
+
+    `offsets` are the characters of each token. Spans are in order.
+    """
     begin, end = np.fromiter(chain.from_iterable(offsets), np.int64, 2 * len(offsets)).reshape(-1, 2).T
     edges = np.array([*spans, (2**62, 2**62)])
     span = np.searchsorted(edges[:, 1], begin, side="right")

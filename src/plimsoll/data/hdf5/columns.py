@@ -1,4 +1,4 @@
-"""An HDF5 file as the data of a recipe of one's own: rows read a chunk at a time, whatever the size of the file.
+"""An HDF5 file of any size as the data of a user's recipe. Rows are read a chunk at a time.
 
 plimsoll.recipe(data=lambda: plimsoll.Hdf5("w.h5", {"x": "states", "y": "labels"}), ...)
 """
@@ -20,7 +20,7 @@ from plimsoll.types import COUNTED
 from plimsoll.units import MIB
 
 READER_BYTES = 10 * MIB
-"""What reading adds to a loader of arrays: HDF5's cache, and what decompressed chunks leave in the heap (notes,
+"""Bytes that reading adds to a loader of arrays: HDF5's cache, and heap memory left by decompressed chunks (notes,
 "The reader's share")."""
 
 
@@ -31,12 +31,11 @@ class Hdf5(ExampleSet):
     64-bit numbers are converted to 32-bit ones.
 
     Args:
-        path: Path of the file. A relative one is looked for beside the recipe's own file first, then where you are.
+        path: Path of the file. A relative path is looked up beside the recipe's file first, then in the current folder.
         columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
         rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is the
             beginning or the end of the file.
-        mix: Size of the shuffle buffer, in chunks of the file, all of which are in memory. The order in which chunks
-            are read is shuffled, too.
+        mix: Size of the shuffle buffer in chunks of the file. All are in memory. The order of chunks is shuffled, too.
         skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
 
     Raises:
@@ -67,14 +66,14 @@ class Hdf5(ExampleSet):
         self._mix, self._skip_bad = mix, skip_bad
         self.called = str(self._rows.path)
         if COUNTED in columns:
-            raise DataError(f"{self.called}: the name {COUNTED!r} is taken, evaluation uses it: choose another")
+            raise DataError(f"{self.called}: the name {COUNTED!r} is taken by evaluation: choose another name")
         count = len(self._rows)
         self._begin, self._end, _ = slice(*rows).indices(count)
         reaches_beyond = any(row is not None and abs(row) > count for row in rows)
         if reaches_beyond or self._begin >= self._end:
             raise DataError(
-                f"{self.called} has {count:,} rows, and rows={rows} are none of them, or reach beyond them: None stands"
-                " for the first, or for the last"
+                f"{self.called} has {count:,} rows, and rows={rows} selects none of them or reaches beyond them: give"
+                " (begin, end) as in a slice, where None is the beginning or the end"
             )
         none = self._narrowed(self._rows.read(0, 0))
         self.spec = {name: (values.shape[1:], values.dtype.name) for name, values in none.items()}
@@ -118,7 +117,7 @@ class Hdf5(ExampleSet):
 
     @property
     def path(self) -> Path:
-        """Path of the file, as it was found."""
+        """Path of the opened file."""
         return self._rows.path
 
     def _narrowed(self, rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
-"""Rows of an HDF5 file: datasets of one length, read a chunk at a time.
+"""Reads rows of an HDF5 file, from datasets of one length, a chunk at a time.
 
-A compressed chunk is decompressed whole whatever is read of it, so rows are only ever read in whole chunks
-(`Hdf5Rows.spans`). Nothing of the size of the file is held.
+Reading any part of a compressed chunk decompresses all of it, so only complete chunks are read (`Hdf5Rows.spans`).
+Memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from plimsoll.errors import DataError, names_in_words
 from plimsoll.units import MIB, format_bytes
 
 WITHOUT_CHUNKS = 512
-"""Rows read at a time where the file is not chunked."""
+"""Rows per read if the file has no chunks."""
 CACHE_BYTES = MIB
-"""HDF5's cache of a dataset: chunks are read whole and once, so none is worth keeping."""
+"""Bytes of HDF5's cache per dataset. Small, since each chunk is read completely and once."""
 HUGE_CHUNK = 8 * MIB
 
 Rows = dict[str, np.ndarray]
 
 
 class Hdf5Rows:
-    """The rows of a file. `columns`: what a row's parts are called here, and the datasets they are read from."""
+    """The rows of a file. `columns` maps the names of a row's arrays to datasets of the file."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, str]) -> None:
         self.path = Path(path).expanduser()
@@ -46,11 +46,11 @@ class Hdf5Rows:
                 raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
             self.attributes: dict[str, Any] = dict(self._file.attrs)
         self.row_spec = {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
-        """Name to the shape and dtype of one row."""
+        """From the names of a row's arrays to their shape and dtype."""
         self.row_bytes = sum(map(row_bytes_of, self._datasets.values()))
         widest = max(self._datasets.values(), key=row_bytes_of)
         self.chunk_rows = int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
-        """Rows of a chunk of the dataset with the widest rows: it costs most to read."""
+        """Rows per chunk of the dataset with the widest rows, which takes longest to read."""
 
     def __len__(self) -> int:
         return self._count
@@ -65,44 +65,44 @@ class Hdf5Rows:
         return dataset
 
     def array(self, place: str) -> np.ndarray | None:
-        """Returns a small dataset, whole; None where there is no such dataset."""
+        """Returns a small dataset as an array; None if there is no such dataset."""
         dataset = self._file.get(place)
         return np.asarray(dataset[()]) if isinstance(dataset, h5py.Dataset) else None
 
     def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
-        """Returns the first span, the number of spans and the rows of a span that hold rows `begin` to `end`."""
+        """Returns the spans (chunks) with rows `begin` to `end`: number of the first, their count, rows per span."""
         rows, end = self.chunk_rows, self._count if end is None else end
         first = begin // rows
         return first, -(-end // rows) - first, rows
 
     def spread_spans(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yields `(begin, end)` of at most `most` spans from all over the file, the first and the last among them."""
+        """Yields `(begin, end)` of at most `most` spans spread evenly over the file, with the first and the last."""
         _, count, span = self.spans()
         for at in np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist():
             yield at * span, min(self._count, (at + 1) * span)
 
     def read(self, begin: int, end: int) -> Rows:
-        """Returns rows `begin` to `end`. DataError where they cannot be read."""
+        """Returns rows `begin` to `end`. Raises DataError if they cannot be read."""
         try:
             return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
         except OSError as problem:
             raise DataError(
-                f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file is damaged there, or"
-                " its disk is. Copy it again, or make it anew"
+                f"rows {begin:,} to {end:,} of {self.path} cannot be read ({problem}): the file or its disk is damaged"
+                " there. Copy the file again, or make it again"
             ) from None
 
 
 @contextmanager
 def damage_as_error(path: Path) -> Iterator[None]:
-    """Turns what h5py raises in the middle of a file that could be opened into a DataError: half a dozen classes."""
+    """Turns h5py's errors for damaged files (half a dozen classes) into DataError."""
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
-        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it anew") from problem
+        raise DataError(f"{path} is damaged ({in_short(problem)}): copy it again, or make it again") from problem
 
 
 def opened(path: Path) -> h5py.File:
-    """Opens a file for reading. DataError where it is no HDF5 file, cut short, or written by another process."""
+    """Opens a file. Raises DataError if it is no HDF5 file, is truncated, or another process is writing it."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: name the HDF5 file in it")
     if not path.exists():
@@ -113,18 +113,18 @@ def opened(path: Path) -> h5py.File:
         return h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
     except OSError as problem:
         raise DataError(
-            f"{path} cannot be opened ({in_short(problem)}): it is no HDF5 file, or cut short, or another process is"
-            " writing it. Copy it again, or make it anew"
+            f"{path} cannot be opened ({in_short(problem)}): it is no HDF5 file, or truncated, or another process is"
+            " writing it. Copy it again, or make it again"
         ) from None
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Returns the rows of all parts one after another; a single part is not copied."""
+    """Concatenates the rows of all parts. A single part is not copied."""
     return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def not_finite(rows: Rows) -> np.ndarray:
-    """Returns for every row whether it holds a NaN or an infinity."""
+    """Returns a boolean array that is True for rows with a NaN or an infinity."""
     count = len(next(iter(rows.values())))
     bad = np.zeros(count, bool)
     for values in rows.values():
@@ -138,7 +138,7 @@ def not_finite(rows: Rows) -> np.ndarray:
 
 
 def huge_chunk_advice(dataset: h5py.Dataset) -> str | None:
-    """Returns what to do about a dataset whose chunks are large; None where they are not."""
+    """Returns advice if a dataset has chunks larger than HUGE_CHUNK, else None."""
     if not dataset.chunks:
         return None
     size = int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize
@@ -157,12 +157,12 @@ def row_bytes_of(dataset: h5py.Dataset) -> int:
 
 
 def datasets_in(file: h5py.File) -> list[h5py.Dataset]:
-    """Returns all datasets, those in groups too."""
+    """Returns all datasets, including those in groups."""
     datasets: list[h5py.Dataset] = []
     file.visititems(lambda _, item: datasets.append(item) if isinstance(item, h5py.Dataset) else None)
     return datasets
 
 
 def name_of(dataset: h5py.Dataset) -> str:
-    """Returns the name of a dataset as users write it."""
+    """Returns the name of a dataset without the leading slash."""
     return str(dataset.name).removeprefix("/")

@@ -1,8 +1,8 @@
-"""Batches of rows in a shuffled order, each byte of the file read once an epoch.
+"""Batches of rows in a shuffled order. Each epoch reads each byte of the file once.
 
-The order of the chunks is shuffled; `mix` of them at a time are read and their rows shuffled together, so that a batch
-holds rows of `mix` places of the file. Memory holds those chunks once, and the order of all chunks (4 bytes a chunk).
-The position is three numbers: epoch, group of chunks, row in the group.
+The order of the chunks is shuffled. Groups of `mix` chunks are read, and the rows of a group are shuffled together, so
+that a batch has rows from `mix` places of the file. Memory holds one group of chunks, and the order of all chunks (4
+bytes a chunk). A position is an epoch, a group of chunks and a row in the group.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from plimsoll.data.loader import GroupStream
 from plimsoll.errors import DataError
 
 MIX = 16
-"""Chunks whose rows are shuffled together."""
+"""Default number of chunks whose rows are shuffled together."""
 
 Derive = Callable[[Rows], Rows]
-"""From the rows of a chunk as they were read to those that are trained on; fewer, where some are left out."""
+"""Function from the rows of a chunk to the rows for training. It may leave rows out."""
 
 
 class MixedChunks(GroupStream):
-    """Batches without end of the rows from `rows[0]` to before `rows[1]`."""
+    """Endless batches of the rows from `rows[0]` to `rows[1]` - 1."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class MixedChunks(GroupStream):
         super().__init__(facts=facts, name=str(source.path))
 
     def load(self, epoch: int, group: int) -> tuple[int, int]:
-        """Reads a group's chunks into the place of the group before: two would be most of what the loader takes."""
+        """Reads a group's chunks into the memory of the group before, since two groups would take twice as much."""
         if self.shuffled and epoch != self._epoch:
             self._spans = order_of_chunks(self.count, self.order_seed, epoch)
             self._epoch = epoch
         spans = self._spans[group * self.together : (group + 1) * self.together]
 
-        # Their rows one after another, then mixed.
+        # Read the rows of all chunks in sequence, then shuffle their order.
         count = skipped = 0
         for span in (self.first + spans).tolist():
             begin, end = max(self.begin, span * self.span), min(self.end, (span + 1) * self.span)
@@ -92,7 +92,7 @@ class MixedChunks(GroupStream):
 
 
 def order_of_chunks(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Returns the order in which an epoch reads its chunks."""
+    """Returns the order of the chunks in an epoch."""
     return np.random.default_rng([seed, 4, epoch]).permutation(np.arange(count, dtype=np.int32))
 
 
@@ -104,7 +104,7 @@ def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
 def in_order(
     source: Hdf5Rows, spans: list[tuple[int, int]], *, batch_size: int, derive: Derive, skip_bad: bool
 ) -> Iterator[tuple[Rows, int]]:
-    """Yields batches of the rows of some spans in the file's order, and their lengths; the last may be shorter."""
+    """Yields batches of rows from some spans in the file's order, each with its length. The last may be shorter."""
     left, count = {}, 0
     for begin, end in spans:
         rows = derive(_finite(source, begin, end, skip_bad)[0])
@@ -118,9 +118,9 @@ def in_order(
 
 
 def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
-    """Returns the rows from `begin` to `end` that are finite, and how many are not.
+    """Returns the finite rows from `begin` to `end`, and the number of other rows.
 
-    DataError where some are not and `skip_bad` is off.
+    Raises DataError if a row is not finite and `skip_bad` is False.
     """
     rows = source.read(begin, end)
     bad = not_finite(rows)
@@ -132,6 +132,6 @@ def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Row
     places = ", ".join(f"{row:,}" for row in numbers[:5])
     raise DataError(
         f"{source.path} has rows that are not finite: {places}{', ...' if len(numbers) > 5 else ''}, {len(numbers):,}"
-        f" of rows {begin:,} to {end:,}. Mend them, or leave such rows out, which counts them: --skip-bad, or"
-        " skip_bad=True of plimsoll.Hdf5"
+        f" of rows {begin:,} to {end:,}. Correct them, or skip and count such rows with --skip-bad, or skip_bad=True of"
+        " plimsoll.Hdf5"
     )

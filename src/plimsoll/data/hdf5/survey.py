@@ -1,6 +1,6 @@
-"""A description of an HDF5 file from a few hundred of its rows: memory does not grow with the file.
+"""Describes an HDF5 file from a sample of a few hundred rows. Memory does not grow with the file.
 
-Rows are sampled by chunk: some chunks from all over the file, some rows of each.
+The sample has a few rows each from random chunks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from plimsoll.data.hdf5.rows import (
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
-"""Bytes read at a time at most: where chunks are larger, that dataset is not sampled."""
+"""Largest read in bytes. A dataset with larger chunks is not sampled."""
 SHOWN_ATTRIBUTES = 40
 FIGURES = {"mean": np.mean, "std": np.std, "least": np.min, "largest": np.max, "zeros": lambda x: np.mean(x == 0)}
-"""Figures of the finite values that were sampled, by the names they have in the description."""
+"""Statistics of the sampled finite values, by their names in the description."""
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 FAMILY_COLUMNS = {
     "names": "system_ids",
@@ -35,17 +35,17 @@ FAMILY_COLUMNS = {
     "controls": "controls",
     "masks": "control_masks",
 }
-"""Datasets of a file that `prepare control` made."""
+"""Datasets in a file of `plimsoll prepare control`."""
 
 
 def is_hdf5(path: str | Path) -> bool:
-    """Tells an HDF5 file by its content or its name: what has the name and is none is refused when it is opened."""
+    """Returns True if a file has the suffix or the content of an HDF5 file. Opening it may still fail."""
     path = Path(path).expanduser()
     return path.is_file() and (path.suffix.lower() in SUFFIXES or h5py.is_hdf5(path))
 
 
 def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
-    """Returns attributes, datasets and sampled figures, as JSON."""
+    """Returns attributes, datasets and sampled statistics, as JSON."""
     path = Path(path).expanduser()
     with damage_as_error(path), opened(path) as file:
         datasets = datasets_in(file)
@@ -64,7 +64,7 @@ def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
 
 
 def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, Any]:
-    """Returns the form of a dataset, and figures of some of its rows where these are numbers."""
+    """Returns shape, type and storage of a dataset, and statistics of sampled rows if they are numbers."""
     warnings = []
     row: dict[str, Any] = {
         "name": name_of(dataset),
@@ -78,7 +78,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
     if advice := huge_chunk_advice(dataset):
         warnings.append(advice)
 
-    # Some chunks, and some rows of each.
+    # Sample some chunks, and some rows of each.
     length = dataset.shape[0] if dataset.shape else 0
     size = dataset.chunks[0] if dataset.chunks else min(length, SAMPLED_ROWS // SAMPLED_CHUNKS)
     if not length or dataset.dtype.kind not in "fiub" or size * row_bytes_of(dataset) > LARGEST_READ:
@@ -98,7 +98,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
             " such a row, or leaves it out and counts it (--skip-bad)"
         )
 
-    # Figures of these.
+    # Compute the statistics.
     values = np.concatenate(parts).astype(np.float64)
     finite = values[np.isfinite(values)]
     figures = {name: float(figure(finite)) if finite.size else None for name, figure in FIGURES.items()}
@@ -106,7 +106,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
 
 
 def _families(path: Path) -> list[dict[str, Any]]:
-    """Returns figures of each family of controlled systems, from chunks of all over the file."""
+    """Returns statistics of each family of controlled systems, from chunks spread over the file."""
     source = Hdf5Rows(path, FAMILY_COLUMNS)
     spans = [source.read(begin, end) for begin, end in source.spread_spans(SAMPLED_CHUNKS)]
     rows = {name: np.concatenate([span[name] for span in spans]) for name in FAMILY_COLUMNS}
@@ -133,7 +133,7 @@ def _families(path: Path) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it; long arrays as their type and shape."""
+    """Converts a value to JSON. An array of more than 16 numbers becomes its type and shape."""
     array = np.asarray(value)
     if array.dtype.kind in "SO":
         return [str(entry) for entry in array.ravel()[:16]] if array.ndim else str(value)

@@ -1,6 +1,6 @@
-"""An HDF5 file of known length that is filled from its first row to its last: complete, or absent.
+"""Writes an HDF5 file of known length, from the first row to the last. The file is complete or absent.
 
-While it is written it is called `NAME.partial`, and another process waits. What a killed process left is begun again.
+During writing it is called `NAME.partial`, and other processes wait. After a killed process, writing starts again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from plimsoll.files.folder import disk_full, free_bytes, locked, partial_of, sto
 from plimsoll.units import MIB
 
 MADE_WITH = "made_with"
-"""Attribute of a file that holds, as JSON, what its content follows from."""
+"""Attribute of a file with the facts that determine its content, as JSON."""
 LEAST_FREE = 16 * MIB
-"""Bytes of the disk that stay free besides the rows that are written: HDF5 does not survive a write that fails."""
+"""Bytes of the disk that are left free besides the rows, because a failed write crashes HDF5."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ def new_file(
     chunk_rows: int,
     compression: str | None,
 ) -> Iterator[RowWriter]:
-    """Yields a writer of a file. All its rows must be written when the block ends; the file gets its name then.
+    """Yields a writer of a file. When the block ends, all rows must be written, and the file gets its final name.
 
     Args:
-        made_with: All that the content follows from (`is_finished`).
-        compression: A filter that h5py knows; None stores the chunks as they are.
+        made_with: All facts that determine the content (see `is_finished`).
+        compression: Name of an h5py filter; None for no compression.
 
     Raises:
         DataError: The file exists.
-        StoppedError: The disk became full. Nothing is kept.
+        StoppedError: The disk became full. The partial file is removed.
     """
     partial = partial_of(path)
     with locked(path), stopped_if_full(path), ExitStack() as files:
@@ -62,7 +62,7 @@ def new_file(
         files.callback(partial.unlink, missing_ok=True)
         file = files.enter_context(h5py.File(partial, "w", libver="latest"))
 
-        # LZF unpacks damaged chunks to other numbers without an error: so each has a checksum.
+        # Give each chunk a checksum, since LZF decompresses damaged chunks to wrong numbers without an error.
         for name, column in columns.items():
             file.create_dataset(
                 name,
@@ -76,7 +76,7 @@ def new_file(
         writer = RowWriter(path, file)
         yield writer
 
-        # Complete first, then in place.
+        # Rename the file only once it is complete.
         if writer.done != rows:
             raise AssertionError(f"{writer.done} of {rows} rows")
         file.close()
@@ -89,12 +89,12 @@ class RowWriter:
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path = path
         self.file = file
-        """The file, for attributes and small arrays."""
+        """The open file, for attributes and small arrays."""
         self.done = 0
-        """Rows that are written."""
+        """Number of rows written."""
 
     def append(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Writes the next rows of every column. Whole chunks are fastest."""
+        """Writes the next rows of every column. Complete chunks are fastest."""
         size = sum(values.nbytes for values in rows.values())
         if free_bytes(self.path) < LEAST_FREE + 2 * size:
             raise StoppedError(disk_full(self.path))
@@ -107,7 +107,7 @@ class RowWriter:
 
 
 def is_finished(path: Path, made_with: Facts) -> bool:
-    """Tells whether the file is there, whole, and made with these options. DataError where it was made with others."""
+    """Returns True if the file exists, made with these facts. Raises DataError if it was made with others."""
     if not path.exists():
         return False
     with opened(path) as file:

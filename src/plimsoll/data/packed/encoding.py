@@ -1,11 +1,10 @@
-"""Text to ids on all cores, here or of a Ray cluster: blocks go in and come out in their order.
+"""Encodes text on all cores of this machine or of a Ray cluster. Blocks of ids come in the order of the text.
 
-A tokenizer of `tokenizers` lets go of Python's lock while it works, so threads are enough; a block is encoded by one
-of them, and what turns its ids into an array holds the lock for a small part of the time.
+A tokenizer of `tokenizers` releases Python's lock while it works, so threads suffice: each encodes one block.
+Converting its ids to an array holds the lock for a small part of the time.
 
-On a cluster (`--ray ADDRESS`) one process reads the documents and writes the folder all the same; what is encoded where
-makes no difference to it. A block whose machine was lost is encoded again by Ray. Every machine of the cluster needs
-Python with `tokenizers` and NumPy; our own code is sent to it.
+On a cluster (`--ray ADDRESS`) one process reads the documents and writes the folder. Ray encodes a block again if its
+machine is lost. Every machine of the cluster needs Python with `tokenizers` and NumPy; plimsoll's code is sent to it.
 """
 
 from __future__ import annotations
@@ -29,27 +28,28 @@ from plimsoll.errors import PlimsollError
 from plimsoll.units import KIB
 
 BLOCK = 256 * KIB
-"""Characters that end a block, with the piece that reaches them."""
+"""Minimum characters of a block. A block ends with the piece that reaches this number."""
 LOCAL = "local"
-"""The address of a Ray that is started for this command, on this machine."""
+"""Value of `--ray` that starts Ray on this machine for one command."""
 CONNECT_SECONDS = 10
 
 Encoded = tuple[np.ndarray, np.ndarray]
-"""int32 ids of the pieces of a block, end-of-text included, and how many each piece has."""
+"""int32 ids of the pieces of a block, including end-of-text, and the number of ids of each piece."""
 
 
 class Encoder(NamedTuple):
     """An encoder of several blocks at a time."""
 
     ahead: int
-    """Blocks that are submitted before the result of the first is awaited."""
+    """Number of blocks that are submitted before waiting for the first result."""
     submit: Callable[[Sequence[str], Sequence[bool]], Callable[[], Encoded]]
-    """Begins to encode texts, with end-of-text where the second argument says so; returns what waits for the result."""
+    """Starts to encode texts, with end-of-text after those whose flag is True. Returns a function that waits for the
+    result."""
 
 
 @contextmanager
 def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Encoder]:
-    """Opens an encoder of `workers` blocks at a time in this process; by default one for each core it may use."""
+    """Opens an encoder with `workers` threads in this process; by default one for each available core."""
     if workers is None:
         workers = cores()
     with encoding_pool(workers) as pool:
@@ -57,7 +57,10 @@ def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Enc
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Yields blocks with their ids, in the order of the pieces; `encoder.ahead` blocks are held at most."""
+    """Yields blocks of pieces, their ids, and the number of ids of each piece, in the order of the pieces.
+
+    Holds about `encoder.ahead` blocks at most.
+    """
 
     def submit(block: list[Piece]) -> Callable[[], Encoded]:
         return encoder.submit([piece.text for piece in block], [piece.last for piece in block])
@@ -68,11 +71,11 @@ def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Pi
 
 
 def require_reachable(address: str) -> None:
-    """Raises PlimsollError where no cluster answers: Ray itself would try for minutes, and name no reason."""
+    """Raises PlimsollError if no cluster answers. Ray itself would try for minutes, and give no reason."""
     _imported()
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
-        return  # local, auto: Ray finds these
+        return  # "local" and "auto": Ray finds its address itself
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError, OverflowError) as problem:
@@ -111,8 +114,8 @@ def on_ray(tokenizer: TextTokenizer, address: str, *, workers: int | None) -> It
         except ray.exceptions.RayError as problem:
             reason = " ".join(str(problem).split())[-300:]
             raise PlimsollError(
-                f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason}). What"
-                " was marked is good: run the same command again to continue"
+                f"a block of text could not be encoded on the Ray cluster ({type(problem).__name__}: {reason})."
+                " Complete shards are kept: run the same command again to continue"
             ) from None
 
     try:
@@ -130,7 +133,7 @@ def _encode(tokenizer: tuple[str, str], texts: Sequence[str], ends: Sequence[boo
 
 @cache
 def tokenizer_of(content: str, end_of_text: str) -> TextTokenizer:
-    """Returns the tokenizer of a `tokenizer.json`, given as its content, and the token that ends a text."""
+    """Builds a tokenizer from the content of a `tokenizer.json` and the token that ends a text."""
     from tokenizers import Tokenizer
 
     return TextTokenizer(Tokenizer.from_str(content), end_of_text=end_of_text)

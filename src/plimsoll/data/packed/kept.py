@@ -1,4 +1,4 @@
-"""A text that is tokenised once, into a packed folder of the cache."""
+"""Tokenises a text once, into a packed folder of the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll.files.folder import Say
 
 
 def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packed:
-    """Returns the packed folder of a text, which is made unless the cache has it: by a thread for each core.
+    """Returns the packed folder of a text: from the cache, or newly made with a thread for each core.
 
     Args:
         documents: Files on this machine (`documents.paths`), not a stream.
@@ -25,7 +25,7 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
 
     Raises:
         DataError: The text changed while it was read.
-        NotKept: The cache cannot take it. Nothing of it is left there.
+        NotKept: The cache cannot store the folder. Nothing of it is left there.
     """
     made_with = tokens_of(documents, tokenizer, exact=True)
 

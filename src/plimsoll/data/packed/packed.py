@@ -1,11 +1,11 @@
-"""A packed folder: text that was tokenised once, as a stream of ids. `plimsoll prepare longcontext` makes it.
+"""A packed folder: tokenised text as a stream of ids, made by `plimsoll prepare longcontext`.
 
-    shard_00000/     the first ids, 256 MB of them, and so on (shards.py)
-    tokenizer.json   what made the ids
-    meta.json        the sizes of all of them
+    shard_00000/     the first 256 MB of ids, and so on (shards.py)
+    tokenizer.json   the tokenizer that made the ids
+    meta.json        sizes of all shards
 
-An id is a little-endian uint16, or uint32 where the vocabulary is larger than 65,536. Opening a folder reads some
-kilobytes. Windows are read as they are needed (windows.py), and nothing of the files stays in memory.
+An id is a little-endian uint16, or uint32 if the vocabulary is larger than 65,536. Opening a folder reads some
+kilobytes. Windows are read on demand (windows.py), and nothing of the files stays in memory.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from plimsoll.files.folder import META, opened, partial_of
 
 TOKENIZER = "tokenizer.json"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
-"""Types of an id, and the largest vocabulary of each: JAX indexes with int32."""
+"""Types of an id, with the largest vocabulary of each. JAX indexes with int32, so uint32 holds 2^31 ids."""
 WORDS = 120
-"""Tokens from the beginning that are shown."""
+"""Number of tokens in the sample that `plimsoll inspect` prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A packed folder, by its meta.json. Counts of tokens include end-of-text."""
+    """A packed folder, as described by its meta.json. Counts of tokens include end-of-text."""
 
     folder: Path
     dtype: str
     """Type of an id: uint16 or uint32."""
     vocab_size: int
     end_of_text: int
-    """The id after every document."""
+    """Id of end-of-text, which follows every document."""
     source: str
-    """Description of what was packed."""
+    """Description of the packed text."""
     shards: tuple[Shard, ...]
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens to train on."""
+        """Number of tokens for training."""
         return self._ends[TOKENS][-1]
 
     @cached_property
@@ -59,7 +59,7 @@ class Packed:
 
     @property
     def documents(self) -> int:
-        """Documents to train on."""
+        """Number of documents for training."""
         return sum(shard.documents for shard in self.shards)
 
     @property
@@ -76,7 +76,7 @@ class Packed:
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def sizes(self) -> dict[str, Any]:
-        """Returns what `prepare --json` and `inspect` print of it."""
+        """Returns the sizes that `prepare --json` and `inspect` print."""
         return {
             "path": str(self.folder),
             "bytes": self.bytes,
@@ -98,32 +98,32 @@ class Packed:
         return np.dtype(self.dtype).newbyteorder("<")
 
     def windows(self, seq_len: int) -> int:
-        """Returns the windows of `seq_len + 1` ids, `seq_len` apart: what is left at the end is dropped."""
+        """Returns the number of windows of `seq_len + 1` ids, `seq_len` apart. Ids left at the end are dropped."""
         return count_windows(self.tokens, seq_len=seq_len, stride=seq_len)
 
     def path(self, shard: int, name: str) -> Path:
         return self.folder / f"shard_{shard:05}" / name
 
     def read(self, name: str, first: int, count: int) -> np.ndarray:
-        """Returns at most `count` ids of `tokens.bin` or `validation.bin`, from token `first` on."""
+        """Returns at most `count` ids of `tokens.bin` or `validation.bin`, from token `first`."""
         ids = np.empty(min(count, self._ends[name][-1] - first), self.on_disk)
         self.fill(ids, name, first)
         return ids.astype(self.dtype, copy=False)
 
     def held_out(self, *, seq_len: int, max_tokens: int) -> np.ndarray:
-        """Returns the tokens of the held-out documents: int32, at most `max_tokens`; none where a window has more."""
+        """Returns at most `max_tokens` ids of the held-out documents, int32; none if they do not fill one window."""
         if self.validation_tokens < seq_len + 1:
             return np.empty(0, np.int32)
         return self.read(VALIDATION, 0, max_tokens).astype(np.int32)
 
     def rows(self, indices: np.ndarray, *, length: int, stride: int, workers: int = 0) -> np.ndarray:
-        """Returns windows of `length` ids to train on, (windows, length), the first of which begin `stride` apart.
+        """Returns windows of training ids, (windows, length).
 
         Args:
             indices: Numbers of the windows, from 0.
-            length: Ids of a window.
-            stride: Ids from the beginning of a window to that of the next.
-            workers: Threads that read at the same time, which a disk with a long way to it repays.
+            length: Ids per window.
+            stride: Ids from the beginning of a window to the next.
+            workers: Threads that read at the same time, which helps with a disk of high latency.
         """
         rows = np.empty((len(indices), length), self.on_disk)
 
@@ -139,10 +139,10 @@ class Packed:
         return rows.astype(self.dtype, copy=False)
 
     def fill(self, place: np.ndarray, name: str, first: int) -> None:
-        """Reads the ids from token `first` on into `place`, from the shards that hold them.
+        """Fills `place` with the ids from token `first`, from one or more shards.
 
         Raises:
-            DataError: A file became shorter, or has an id outside of the vocabulary.
+            DataError: A file became shorter, or has an id outside the vocabulary.
         """
         ends = self._ends[name]
         shard = bisect_right(ends, first)
@@ -159,19 +159,19 @@ class Packed:
 
     @cached_property
     def _ends(self) -> dict[str, list[int]]:
-        """Tokens before the end of each shard, by the names of the files."""
+        """Number of tokens up to the end of each shard, by the names of the files."""
         tokens = accumulate(shard.tokens for shard in self.shards)
         validation = accumulate(shard.validation_tokens for shard in self.shards)
         return {TOKENS: list(tokens), VALIDATION: list(validation)}
 
     @cached_property
     def _paths(self) -> dict[str, list[str]]:
-        """Files of the shards, by their names: a `Path` takes longer to make than to open."""
+        """Paths of the shards' files, by their names. Strings, since building a `Path` takes longer than opening it."""
         shards = range(len(self.shards))
         return {name: [str(self.path(shard, name)) for shard in shards] for name in (TOKENS, VALIDATION)}
 
     def _require_ids(self, ids: np.ndarray, path: str, at: int) -> None:
-        """Raises DataError where an id is outside of the vocabulary; `at` is the place of the first id in the file."""
+        """Raises DataError if an id is outside the vocabulary. `at` is the index of the first id in the file."""
         if ids.size and int(ids.max()) >= self.vocab_size:
             wrong = int(np.argmax(ids >= self.vocab_size))
             raise DataError(
@@ -185,7 +185,7 @@ def open_packed(folder: str | Path) -> Packed:
     """Opens a packed folder.
 
     Raises:
-        DataError: It is none, is not finished, or its meta.json is damaged.
+        DataError: The folder is no packed folder, is not finished, or has a damaged meta.json.
     """
     folder = Path(folder).expanduser()
     contents = opened(folder)
@@ -201,19 +201,19 @@ def open_packed(folder: str | Path) -> Packed:
 
 
 def id_type(vocab_size: int) -> np.dtype:
-    """Returns the smallest type on disk that holds all ids."""
+    """Returns the smallest type on disk that holds all ids of a vocabulary."""
     name = next(name for name, most in WIDEST.items() if vocab_size <= most)
     return np.dtype(name).newbyteorder("<")
 
 
 def is_packed(folder: str | Path) -> bool:
-    """Tells whether a folder looks like a packed one, finished or not."""
+    """Returns True if a folder looks like a packed one, finished or not."""
     folder = Path(folder).expanduser()
     return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
 
 
 def describe_packed(folder: Path | str) -> dict[str, Any]:
-    """Returns what `plimsoll inspect` prints. Refuses what is not whole, as a run would."""
+    """Returns the facts that `plimsoll inspect` prints. Raises DataError if the folder is incomplete, as a run does."""
     from plimsoll.data.text.tokenizer import load_tokenizer
 
     packed = open_packed(folder)

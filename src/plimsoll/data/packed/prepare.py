@@ -1,7 +1,7 @@
-"""Text tokenised once, into a packed folder: by `plimsoll prepare longcontext`, and for the cache.
+"""Tokenises text into a packed folder, for `plimsoll prepare longcontext` and for the cache.
 
-Documents are read by one thread, encoded by all cores or a cluster, and written in their order. Memory holds the blocks
-on their way. What was interrupted continues after the last complete shard: the same documents give the same folder,
+One thread reads the documents, all cores or a cluster encode them, and they are written in order. Memory holds only the
+blocks in progress. Interrupted work continues after the last complete shard. The same documents give the same folder,
 byte for byte.
 """
 
@@ -30,7 +30,7 @@ from plimsoll.files.folder import free_bytes, made, partial_of
 from plimsoll.units import format_bytes
 
 CONFIG = "tokenizer_config.json"
-"""Says which token ends a text, where `transformers` looks for it."""
+"""File that names the end-of-text token for `transformers`."""
 Say = Callable[[str], None]
 
 
@@ -43,7 +43,7 @@ def build(
     progress: Progress = lambda share, words: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Packs the text, or what of it is missing, and returns what `prepare --json` prints."""
+    """Packs the text, or its missing shards, and returns the facts that `prepare --json` prints."""
     if workers is not None and workers < 1:
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
     if ray is not None:
@@ -51,7 +51,7 @@ def build(
     started = time.perf_counter()
     out = out.expanduser().absolute()
 
-    # What it is made of.
+    # Open the tokenizer and the text.
     tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer)
     documents = options.documents
     say(f"data: {documents.describe()}")
@@ -59,7 +59,7 @@ def build(
         tokenizer = trained_tokenizer(documents, options.vocab_size or DEFAULT_VOCABULARY, say)
     made_with = tokens_of(documents, tokenizer, options=options)
 
-    # What is not there yet.
+    # Pack the missing shards.
     packing = None
 
     def make(folder: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def build(
 def tokens_of(
     documents: Documents, tokenizer: TextTokenizer, *, options: TextSet | None = None, exact: bool = False
 ) -> Facts:
-    """Returns all that the ids of a text follow from: the key of a tokenised text."""
+    """Returns all facts that determine the ids of a text. They are the key of its packed folder."""
     named = {} if options is None else asdict(replace(options, tokenizer=None))
     return documents.facts(
         exact=exact,
@@ -94,10 +94,10 @@ def pack(
     encoding: AbstractContextManager[Encoder],
     progress: Progress,
 ) -> Packing:
-    """Fills a packed folder. Shards of it that are complete stay as they are.
+    """Fills a packed folder. Complete shards are kept.
 
     Raises:
-        DataError: The text changed meanwhile; or nothing of it is left to train on.
+        DataError: The text changed meanwhile, or no document is left for training.
         StoppedError: The disk became full.
     """
     tokenizer.save(folder / TOKENIZER)
@@ -118,7 +118,7 @@ def pack(
         changes = Facts(files=made_with.files).difference(Facts(files=now.files))
         raise DataError(
             f"{documents.name} changed while it was tokenised, {changes}. Run the same command again when nothing"
-            f" writes there; remove {folder} before if it refuses"
+            f" writes there; if that fails, remove {folder} first"
         )
     if not sum(shard.tokens for shard in packing.shards):
         held_out = sum(shard.validation_documents for shard in packing.shards)
@@ -130,7 +130,7 @@ def pack(
 
 
 def counts_of(packing: Packing, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """Returns what meta.json says of a packed folder."""
+    """Returns the entries of meta.json for a packed folder."""
     documents = packing.documents
     return {
         "dtype": packing.dtype.name,
@@ -142,7 +142,7 @@ def counts_of(packing: Packing, tokenizer: TextTokenizer) -> dict[str, Any]:
 
 
 def _require_room(documents: Documents, tokenizer: TextTokenizer, out: Path) -> None:
-    """Raises DataError where the disk has no room for the text, as far as its size tells."""
+    """Raises DataError if the disk has no room for the text's ids, estimated from its size."""
     written = sum(path.stat().st_size for path in partial_of(out).rglob("*.bin"))
     missing = expected_bytes(documents, tokenizer) - written
     free = free_bytes(out)

@@ -1,7 +1,7 @@
-"""Text becomes shards: folders of ids of about 256 MB, each complete or absent. Packing goes on after the last of them.
+"""Packs text into shards: folders of about 256 MB of ids, each complete or absent. Packing continues after the last.
 
-shard_00012/tokens.bin      ids to train on, end-of-text after each document
-shard_00012/validation.bin  ids of the documents that are held out
+shard_00012/tokens.bin      ids for training, end-of-text after each document
+shard_00012/validation.bin  ids of the held-out documents
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SHARD_BYTES = 256 * MIB
 PROGRESS_SECONDS = 2.0
 
 Progress = Callable[[float | None, str], None]
-"""Called with the share that is done, None where it is unknown, and with words."""
+"""Function that takes the completed share (None if unknown) and words."""
 Blocks = Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]
-"""Pieces, their ids, and how many ids each has."""
+"""Pieces, their ids, and the number of ids of each piece."""
 
 
 @dataclass(kw_only=True)
 class Shard:
-    """What a shard holds. A document counts where it ends."""
+    """Counts of a shard. A document counts in the shard in which it ends."""
 
     tokens: int = 0
     validation_tokens: int = 0
@@ -42,7 +42,7 @@ class Shard:
     position: dict[str, Any] | None = None
     """Position in the documents after the last piece; None for their beginning."""
     last: bool = False
-    """Whether the documents end with it."""
+    """True if the documents end with this shard."""
 
     def add(self, pieces: list[Piece], tokens: int, validation_tokens: int) -> None:
         self.tokens += tokens
@@ -56,7 +56,7 @@ class Shard:
 
 @dataclass(kw_only=True)
 class Packing:
-    """The shards of a text in a folder: those that were there, and those that are added."""
+    """Packs a text into a folder's shards: existing shards are kept, missing ones are added."""
 
     folder: Path
     made_with: Facts
@@ -68,19 +68,19 @@ class Packing:
     def __post_init__(self) -> None:
         self.shards: list[Shard] = []
         self.tokens_before = 0
-        """Tokens of shards that were there."""
+        """Number of tokens in shards that existed before."""
         self._blocks: Blocks | None = None
         self._told = time.monotonic()
 
     @property
     def words(self) -> str:
-        """The tokens and documents of all shards."""
+        """Numbers of tokens and documents in all shards, in words."""
         tokens = sum(shard.tokens for shard in self.shards)
         documents = sum(shard.documents for shard in self.shards)
         return f"{tokens:,} tokens of {documents:,} documents"
 
     def run(self) -> None:
-        """Makes all shards that are missing."""
+        """Makes all missing shards."""
         while not self.shards or not self.shards[-1].last:
             path = self.folder / f"shard_{len(self.shards):05}"
             was_there = opened(path) is not None

@@ -1,8 +1,7 @@
-"""Windows of a packed folder: to train on, permuted anew in each epoch, and to evaluate on.
+"""Windows of a packed folder, for training (permuted anew in each epoch) and for evaluation.
 
-Why no memory map: every page that was touched would stay in the resident set, which is what a run on a CPU is measured
-by, and handing pages back (madvise) costs a page fault a window. Positioned reads leave nothing behind but the batch
-(docs/packing.md).
+A memory map would leave every touched page in the resident set, by which a run on a CPU is measured. Returning pages by
+`madvise` costs a page fault per window. Positioned reads leave only the batch in memory (docs/packing.md).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from plimsoll.types import COUNTED
 def packed_loader(
     folder: str | Path, *, seq_len: int, batch_size: int, seed: int, prefetch: int, workers: int = 0
 ) -> Loader:
-    """Returns batches without end of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
+    """Returns endless batches of `{"tokens": (batch_size, seq_len + 1)}`, in the type of the folder's ids.
 
-    An epoch has each window once, in another order than the one before; a batch may hold the end of one epoch and the
-    start of the next. `workers`: threads that read at the same time.
+    Each epoch has every window once, in a new order. A batch may hold the end of one epoch and the start of the next.
+    `workers` threads read at the same time.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size)
     require_sizes(least=0, seed=seed, prefetch=prefetch, workers=workers)
@@ -45,10 +44,10 @@ def packed_loader(
 
 
 def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int, most: int | None = None) -> Iterator[Batch]:
-    """Yields the held-out windows, or the first `most` of them, once, in order.
+    """Yields batches of the held-out windows, or of the first `most`, in order.
 
-    Rows that only fill the last batch are end-of-text, not `COUNTED`. Yields nothing where the held-out documents have
-    fewer tokens than a window: the caller says so.
+    Rows that pad the last batch hold end-of-text, and their `COUNTED` is False. Yields nothing if the held-out
+    documents do not fill a window; the caller must report this.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size)
     packed = open_packed(folder)

@@ -1,9 +1,8 @@
-"""Documents one after another out of a list of files, with a position from which reading continues exactly.
+"""Reads documents from a list of files in order. Reading continues exactly from a saved position.
 
-A document longer than 64 KiB comes in pieces, so memory does not depend on what is in the files. `opening.py` decides
-which files these are. 1 % of the documents are for validation; their content decides, and so the choice is the same in
-every run. The order of the files, the number of epochs and the batch size do not matter, and two copies of a document
-are on the same side.
+A document longer than 64 KiB is read in pieces, so memory does not depend on the files' content. `opening.py` chooses
+the files. 1 % of the documents are for validation, chosen by a hash of their content. The choice is the same in every
+run, whatever the order of files, the epochs and the batch size. Two copies of a document are on the same side.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from plimsoll.files.facts import Facts, facts_of
 
 HELD_OUT_SHARE = 0.01
 METHOD = 3
-"""Version of splitting, holding out and packing, and of what a packed folder says of itself."""
+"""Version of the rules for splitting, holding out and packing, and of a packed folder's description."""
 
 
 class Piece(NamedTuple):
-    """A document, or at most 64 KiB of one."""
+    """A document, or a part of one of at most 64 KiB."""
 
     text: str
     position: dict
     """JSON below 1 KiB: `Documents.pieces(position)` continues after this piece."""
     last: bool
-    """The document ends with it."""
+    """True if the document ends with this piece."""
     held_out: bool
-    """The document is for validation; training skips it."""
+    """True if the document is for validation; training skips it."""
 
 
 @dataclass(eq=False)
 class Documents:
-    """The documents of a data set, in its own order. Holds no file open between reads."""
+    """The documents of a data set in the order of its files. Keeps no file open between reads."""
 
     files: Sequence[File | HubStream]
     name: str
     description: str
     contents: InitVar[str]
-    """What tells these files from others, for a position in them: names and sizes."""
+    """Names and sizes of the files. A saved position is valid for these files only."""
     max_examples: int | None = None
 
     def __post_init__(self, contents: str) -> None:
         self._sizes = [file.size() for file in self.files]
         self.bytes = None if None in self._sizes else sum(size or 0 for size in self._sizes)
-        """Bytes on disk, compressed as they are; None for a stream."""
+        """Bytes of the files on disk, as compressed; None for a stream."""
         paths = [file.path for file in self.files if isinstance(file, File)]
         self.paths = paths if len(paths) == len(self.files) else None
         """Paths of the files; None for a stream."""
@@ -58,7 +57,7 @@ class Documents:
         """Digest of the names and sizes of the files."""
 
     def facts(self, *, exact: bool = False, **options: Any) -> Facts:
-        """Returns all that the pieces follow from, with further options. The arguments are those of `facts_of`."""
+        """Returns all facts that determine the pieces, with further options. The arguments are those of `facts_of`."""
         formats = {f"{file.format} {file.column}" for file in self.files if isinstance(file, File)}
         return facts_of(
             self.paths or [],
@@ -69,11 +68,11 @@ class Documents:
         )
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading brings into the process: some are large."""
+        """Returns the modules that reading imports. Some take much memory."""
         return tuple(dict.fromkeys(name for file in self.files for name in file.imports()))
 
     def describe(self) -> str:
-        """Returns one line: files, format, and how they were split into documents."""
+        """Returns one line: files, formats, and the rule that splits them into documents."""
         limit = f", the first {self.max_examples:,} documents" if self.max_examples is not None else ""
         return self.description + limit
 
@@ -92,10 +91,11 @@ class Documents:
         return (sum(sizes[:number]) + min(offset, sizes[number])) / self.bytes
 
     def pieces(self, position: dict | None = None) -> Iterator[Piece]:
-        """Yields pieces from the beginning, or from after the piece whose position it is.
+        """Yields all pieces, or those after the piece with this position.
 
-        Raises DataError where the position is of other files, where a file changes meanwhile (the epoch would end
-        early, and nothing would show it), and where there is no document at all.
+        Raises:
+            DataError: The position belongs to other files, a file changes meanwhile (the epoch would end early
+                unnoticed), or there is no document.
         """
         position = position or {"of": self.digest, "file": 0, "at": {}, "documents": 0, "held_out": None}
         if position["of"] != self.digest:
@@ -139,6 +139,6 @@ class Documents:
 
 
 def is_held_out(text: str) -> bool:
-    """Decides by its text whether a document is for validation; a long one by its first piece, all of it alike."""
+    """Returns True if a document is for validation, by a hash of its text, or of a long document's first piece."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64

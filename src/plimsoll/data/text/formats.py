@@ -1,7 +1,7 @@
-"""Readers of the file formats: documents in pieces, from the place where an earlier reader stopped.
+"""Readers of the file formats. Each yields documents in pieces (`Part`), and continues from a saved place.
 
-A file is read from a place (`{}` is the beginning) and yields `Part`s. The place in a file of records is the record and
-the characters of that record already read.
+`{}` is the beginning of a file. A place in a file of records is a record, and the number of its characters already
+read.
 """
 
 import json
@@ -18,21 +18,21 @@ from plimsoll.errors import DataError, names_in_words
 from plimsoll.units import MIB, format_bytes
 
 LONGEST_LINE = 16 * MIB
-"""Bytes of one JSON line: a line is parsed whole, so this bounds memory."""
+"""Largest size of a JSON line in bytes. It bounds memory, since a line is parsed at once."""
 
 _ROWS = 64
-"""Rows of a parquet file that are decoded at a time."""
+"""Rows of a parquet file per decoded batch."""
 _SUFFIXES = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 KNOWN = ".txt, .jsonl (also .gz or .zst of these), .parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """One file of a data set: its format, and which column holds the text."""
+    """One file of a data set, with its format and the name of its text column."""
 
     path: Path
     format: str
-    """One of text, whole (a text that is one document), jsonl, parquet."""
+    """One of text, whole (one document per file), jsonl, json (read by chat/records.py) and parquet."""
     column: str = "text"
 
     @property
@@ -40,7 +40,7 @@ class File:
         return str(self.path)
 
     def read(self, at: dict) -> Iterator[Part]:
-        """Yields the documents after a place in the file."""
+        """Yields the documents after the place `at`, in pieces."""
         if self.format == "parquet":
             return _read_table(self, at)
         if self.format == "jsonl":
@@ -48,7 +48,7 @@ class File:
         return split_file(self.path, at, how=WHOLE if self.format == "whole" else None)
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading brings into the process."""
+        """Returns the modules that reading imports."""
         return ("pyarrow.parquet",) if self.format == "parquet" else ()
 
     def size(self) -> int:
@@ -56,7 +56,7 @@ class File:
         return self.path.stat().st_size
 
     def columns(self) -> list[str] | None:
-        """Returns the columns of the table, or of the first line; None for plain text."""
+        """Returns the columns of a parquet file, or the keys of the first JSON line; None for plain text."""
         if self.format == "parquet":
             with open_parquet(self) as table:
                 return table.schema_arrow.names
@@ -77,15 +77,16 @@ def _read_jsonl(file: File, at: dict) -> Iterator[Part]:
 
 
 def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[dict | None, int, int, int]]:
-    """Yields the object of each line from byte `offset` on, None for a blank one.
+    """Yields the object of each line from byte `offset`.
 
     Args:
-        file: Of the format jsonl.
-        offset: Byte at which a line begins, uncompressed.
-        number: Lines before it.
+        file: A file of the format jsonl.
+        offset: Uncompressed byte at which a line begins.
+        number: Number of lines before that line.
 
     Yields:
-        The object, the number of its line from 1, and the bytes at which the line begins and ends.
+        The object (None for a blank line), the number of its line from 1, and the bytes at which the line begins and
+        ends.
     """
     with open_bytes(file.path, offset) as reader:
         while line := reader.readline(LONGEST_LINE + 1):
@@ -93,8 +94,8 @@ def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[d
             where = f"line {number} of {file.name}"
             if len(line) > LONGEST_LINE:
                 raise DataError(
-                    f"{where} is longer than {format_bytes(LONGEST_LINE)}, the limit, since lines are parsed whole. A"
-                    " .jsonl file has one JSON object per line; a .txt file has no such limit."
+                    f"{where} is longer than {format_bytes(LONGEST_LINE)}, the limit for a line. A .jsonl file has one"
+                    " JSON object per line; a .txt file has no such limit."
                 )
             record = None
             if line.strip():
@@ -104,13 +105,13 @@ def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[d
 
 
 def parsed(content: bytes, kind: type, where: str, expected: str) -> Any:
-    """Returns an object or list that was written as JSON.
+    """Parses a JSON object or list. Raises DataError if the content is invalid or of another type.
 
     Args:
         content: The JSON, in UTF-8.
         kind: dict or list.
-        where: What a refusal calls the content.
-        expected: The end of a refusal.
+        where: Name of the content in error messages.
+        expected: Description of valid content, the end of error messages.
     """
     try:
         value = json.loads(content.decode("utf-8-sig"))
@@ -124,13 +125,13 @@ def parsed(content: bytes, kind: type, where: str, expected: str) -> Any:
 
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> DataError:
-    """Builds the refusal of a file without the column that is to hold the text."""
+    """Returns the error for a file or record that lacks the text column."""
     names = names_in_words(columns, all_of_them="`plimsoll inspect`") or "none"
     return DataError(f"{where} has no column {column!r}; it has: {names}. Choose one with --text-column.")
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str | None:
-    """Returns the text of a record; None for an absent one (null), which is no document."""
+    """Returns the text of a record; None if the value is null. Raises DataError if the column is missing or no text."""
     if column not in record:
         raise no_column(where, column, record)
     value = record[column]
@@ -142,12 +143,12 @@ def text_of(record: Mapping[str, Any], column: str, where: str) -> str | None:
 
 
 def encodable(text: str) -> str:
-    """Returns a text that every tokenizer takes: half of a surrogate pair, which JSON can spell, becomes `?`."""
+    """Replaces lone surrogates, which JSON allows and tokenizers reject, by `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iterator[Part]:
-    """Yields the pieces of a record from character `inside` on; `here` and `after` are the places around it."""
+    """Yields the pieces of a record from character `inside`. `here` and `after` are the places around the record."""
     if text is None or not text.strip():
         return
     for piece, end in cut_string(text, inside):
@@ -157,7 +158,7 @@ def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iter
 
 @contextmanager
 def open_parquet(file: File) -> Iterator[Any]:
-    """Opens a parquet file; errors of its library become DataError. No memory map: mapped pages count as resident."""
+    """Opens a parquet file. PyArrow's errors become DataError. Uses no memory map: mapped pages count as resident."""
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -172,13 +173,13 @@ def open_parquet(file: File) -> Iterator[Any]:
 
 
 def table_rows(table: Any, columns: list[str], group: int) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a row group of an open parquet file, _ROWS of which are decoded at a time."""
+    """Yields the rows of a row group of an open parquet file. Decodes _ROWS rows at a time."""
     for batch in table.iter_batches(_ROWS, [group], columns, use_threads=False):
         yield from batch.to_pylist()
 
 
 def _read_table(file: File, at: dict) -> Iterator[Part]:
-    """Yields the documents of a parquet file; a place is a row group, and a row in it."""
+    """Yields the documents of a parquet file. A place is a row group and a row in the group."""
     with open_parquet(file) as table:
         if file.column not in table.schema_arrow.names:
             raise no_column(file.name, file.column, table.schema_arrow.names)
@@ -197,7 +198,7 @@ def _read_table(file: File, at: dict) -> Iterator[Part]:
 
 
 def format_of(path: Path) -> str | None:
-    """Returns a file's format by its name, that of a compressed file without `.gz` or `.zst`; None: it is not read."""
+    """Returns a file's format by its suffix, ignoring `.gz` and `.zst`; None if the format is not supported."""
     suffix = path.suffix.lower()
     if suffix in COMPRESSED:
         return _SUFFIXES.get(path.with_suffix("").suffix.lower())

@@ -1,4 +1,4 @@
-"""A tokenizer that is trained once for a text, and kept in the cache."""
+"""Trains a tokenizer once for a text, and keeps it in the cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TOKENIZER = "tokenizer.json"
 
 
 def trained_tokenizer(documents: Documents, vocab_size: int, say: Say) -> TextTokenizer:
-    """Returns a byte-level BPE of the beginning of a text. It is trained unless the cache has it.
+    """Returns a byte-level BPE of the beginning of a text: from the cache, or newly trained.
 
     Args:
-        documents: The text. The tokenizer of a stream is not kept: nothing says that it is still the same text.
-        vocab_size: Most tokens of it.
-        say: Receives a line before the work, and one after.
+        documents: The text. The tokenizer of a stream is not cached, since the stream's text may change.
+        vocab_size: Largest number of tokens in the vocabulary.
+        say: Receives a line before training, and one at the end.
     """
 
     def train() -> TextTokenizer:

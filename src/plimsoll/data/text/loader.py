@@ -1,10 +1,10 @@
-"""Batches of `input_ids` and `labels` of text, shuffled and prefetched, with the position of the consumer in JSON.
+"""Batches of `input_ids` and `labels` of text, shuffled and prefetched. The consumer's position is JSON.
 
-Streamed (`text_loader`), memory holds the shuffle buffer and the prefetched batches, and nothing of the data
-set (loader_bytes.py). A batch that was prefetched and not yet taken is read again after `restore`.
+`text_loader` streams: memory holds only the shuffle buffer and the prefetched batches (loader_bytes.py). After
+`restore`, batches that were prefetched but not consumed are read again.
 
-Text that was tokenised before (`packed_text_loader`), and that is read into memory for `--no-streaming`
-(`memory_loader`: 2 bytes a token, 4 for vocabularies above 65,536), has no shuffle buffer: all windows are permuted.
+`packed_text_loader` reads text that was tokenised before. `memory_loader` holds all tokens in memory for
+`--no-streaming`: 2 bytes a token, 4 for vocabularies above 65,536. Both permute all windows, without a shuffle buffer.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
 
 def batch_of(windows: np.ndarray) -> Batch:
-    """Returns the batch of windows of ids, (windows, seq_len + 1)."""
+    """Returns the batch of some windows of ids, (windows, seq_len + 1)."""
     return {"input_ids": windows[:, :-1].astype(np.int32), "labels": windows[:, 1:].astype(np.int32)}
 
 
 class ShuffledWindows(Stream):
-    """Batches of the windows of a text, of which each `buffer` are permuted among themselves.
+    """Batches of a text's windows. Each group of `buffer` consecutive windows is permuted.
 
-    While they leave, those of the next buffer come in, one for one: the same memory holds the end of one and the
-    beginning of the next.
+    Each window that leaves the buffer is replaced by one of the next group, so one buffer holds the end of a group and
+    the beginning of the next.
     """
 
     start: ClassVar = {"windows": TokenWindows.start, "buffer": 0, "taken": 0}
-    """`windows` is the position before the first window of a buffer, of which so many were `taken`."""
+    """`windows` is the position before a group's first window, `buffer` the group's number, and `taken` the number of
+    the group's windows that have left."""
 
     def __init__(self, windows: TokenWindows, *, batch_size: int, buffer: int, seed: int) -> None:
         facts = {"seq_len": windows.seq_len, "stride": windows.stride, "shuffle_buffer_size": buffer}
@@ -58,7 +59,7 @@ class ShuffledWindows(Stream):
         coming: list[np.ndarray] = []
         batch: list[np.ndarray] = []
         while True:
-            # A full buffer in its order, from the last window to the first that was not taken before a restart.
+            # Fill the buffer. `leaving` has the permuted windows that were not taken yet, the next one last.
             while len(coming) < self.buffer:
                 coming.append(next(windows))
             order = np.random.default_rng([self.order_seed, here["buffer"]]).permutation(self.buffer)
@@ -66,7 +67,7 @@ class ShuffledWindows(Stream):
             coming = []
             next_buffer = {"windows": dict(position), "buffer": here["buffer"] + 1, "taken": 0}
 
-            # A window is read for each that leaves.
+            # Read one window for each window that leaves.
             while leaving:
                 batch.append(leaving.pop())
                 coming.append(next(windows))
@@ -104,7 +105,7 @@ def text_loader(
 def packed_text_loader(packed: Packed, *, seq_len: int, stride: int, **options: Any) -> Loader:
     """Builds a loader of a text that was tokenised before, with the options of `permuted`.
 
-    Each epoch is another permutation of all windows. Without a `seed` they are in the order of the text.
+    Each epoch permutes all windows anew. Without a `seed`, windows are in the order of the text.
     """
 
     def read(indices: np.ndarray) -> Batch:
@@ -116,7 +117,7 @@ def packed_text_loader(packed: Packed, *, seq_len: int, stride: int, **options: 
 def memory_loader(
     documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None, **options: Any
 ) -> Loader:
-    """Builds a loader of tokens that are in memory, in the order of `packed_text_loader`."""
+    """Builds a loader that holds all tokens in memory. The order is that of `packed_text_loader`."""
     require_sizes(seq_len=seq_len, stride=stride)
     stride = stride or seq_len
     tokens = load_tokens(documents, tokenizer)
@@ -136,7 +137,7 @@ def _permuted_windows(read: Read, tokens: int, name: str, *, seq_len: int, strid
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
-    """Returns one array of the ids, in `tokenizer.dtype`. It grows in place: its peak is its size and an eighth."""
+    """Returns all training ids in one array of `tokenizer.dtype`. It grows in place; peak memory is 9/8 of its size."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
     for block in token_blocks(documents, tokenizer):
@@ -150,9 +151,9 @@ def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
 
 
 def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[Batch]:
-    """Yields batches of the full shape; every token of the 1-D array but the first is a label exactly once.
+    """Yields full batches. Every token of the 1-D array except the first is a label exactly once.
 
-    What lacks to the last batch has labels of IGNORE.
+    Labels that pad the last batch are IGNORE.
     """
     if len(tokens) < 2:
         raise DataError(

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _OTHER_SUFFIXES = {".json", ".csv", ".tsv"}
-"""Suffixes of files that are read elsewhere, or not at all, and that no id on the hub ends in."""
+"""Suffixes of files that are not read as text here. A name with one of them is no id on the hub."""
 _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. ]|$)", re.IGNORECASE)
 
 FILES_OF_A_RUN = ("recipe.json", "plan.json")
 LARGEST_BYTES = 4 * GIB
-"""Bytes of text above which it is streamed: encoding as many takes ten minutes on two cores, and 2 GiB of disk."""
+"""Bytes of text above which it is streamed. Encoding 4 GiB takes ten minutes on two cores, and 2 GiB of disk."""
 BYTES_A_TOKEN = 4
-"""Bytes of text in a token, about: 3.3 of Python's source with 4,096 tokens, 4.4 of English with 50,257."""
+"""Approximate bytes of text per token: 3.3 for Python's source with 4,096 tokens, 4.4 for English with 50,257."""
 
 
 def open_documents(
@@ -44,11 +44,11 @@ def open_documents(
     text_column: str = "text",
     max_examples: int | None = None,
 ) -> Documents:
-    """Opens the documents that `dataset_id` names; nothing of them is kept in memory.
+    """Opens the documents that `dataset_id` names, without reading them into memory.
 
-    A path that exists is read from there; else `org/name` is an id on the Hugging Face hub. A folder whose files name
-    their splits, or that carries a data-set card with configurations, is left to `datasets`, which knows those rules.
-    Every other folder is read whole, in the order of its sorted names.
+    An existing path is a file or folder; otherwise `org/name` is an id on the Hugging Face hub. The `datasets` library
+    reads a folder whose file names tell splits, or whose data-set card has configurations. Of any other folder, all
+    readable files are read in the order of their sorted names.
     """
     if max_examples is not None and max_examples < 1:
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
@@ -59,22 +59,22 @@ def open_documents(
     files = named_files(dataset_id, config=config, split=split, column=text_column)
     if files is None:
         stream = HubStream(name=dataset_id, config=config, split=split, column=text_column)
-        return _streamed(stream, max_examples)  # it knows its files' splits
+        return _streamed(stream, max_examples)
     path = Path(dataset_id).expanduser()
     return _documents(files, path, name=dataset_id, description=_description(files), max_examples=max_examples)
 
 
 def named_files(dataset_id: str, *, config: str | None, split: str, column: str = "text") -> list[File] | None:
-    """Returns the files that `dataset_id` names; None if they are to be opened by `datasets` (`hub.HubStream`).
+    """Returns the files that `dataset_id` names; None if `datasets` must open them (`hub.HubStream`).
 
     Args:
         dataset_id: A file, a folder or an id on the hub.
-        config: Configuration of a data set of `datasets`.
-        split: Split of one.
-        column: Column that the files are to be read for.
+        config: Configuration of a hub data set.
+        split: Split of a hub data set.
+        column: Column that holds the text.
 
     Raises:
-        DataError: Nothing of this name is here and it is no id, or what is here is not read.
+        DataError: The name is neither a path nor an id, or the path has no readable file.
     """
     if not require_named(dataset_id):
         return None
@@ -82,9 +82,7 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
     if path.is_file():
         format = format_of(path)
         if format is None:
-            raise DataError(
-                f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or rename it if it is one."
-            )
+            raise DataError(f"{path} is of no kind that is read as text: {KNOWN}. Convert it, or correct its suffix.")
         return [File(path=path, format=format, column=column)]
     if all((path / name).is_file() for name in FILES_OF_A_RUN):
         raise DataError(
@@ -95,12 +93,12 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
 
 
 def require_named(dataset_id: str) -> bool:
-    """Checks that `dataset_id` names data, without asking the network, and returns whether that is a file or folder.
+    """Returns True if `dataset_id` is a file or folder, False if it may be an id on the hub. Asks no network.
 
-    What is not here has to look like an id on the hub: org/name, without the suffix of a file, and no folder org here.
+    An id looks like org/name, without the suffix of a data file, and there is no folder org here.
 
     Raises:
-        DataError: Nothing of this name is here, and it is no id.
+        DataError: The name is neither a path nor an id.
     """
     with contextlib.suppress(OSError, RuntimeError):  # a name too long for a file; ~user of no user here
         path = Path(dataset_id).expanduser()
@@ -116,13 +114,13 @@ def require_named(dataset_id: str) -> bool:
 
 
 def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
-    """Decides whether a text is tokenised once before training, and not as it is read.
+    """Returns True if a text should be tokenised once before training, instead of streamed.
 
-    Files on this machine are, up to LARGEST_BYTES, where a run reads all of them.
+    This holds for files on this machine, up to LARGEST_BYTES, if a run reads all of them.
 
     Args:
         documents: The text.
-        tokens: Tokens that the run reads, its shuffle buffer included; None where epochs give its length.
+        tokens: Tokens that the run reads, its shuffle buffer included; None if the run's length is in epochs.
     """
     if documents.paths is None:
         return False
@@ -131,7 +129,7 @@ def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
 
 
 def text_bytes(documents: Documents) -> int:
-    """Returns about how many bytes of text there are, uncompressed; 0 of a stream."""
+    """Returns the approximate bytes of the uncompressed text; 0 for a stream."""
     size = 0
     for path in documents.paths or ():
         packed = path.suffix.lower() in (*COMPRESSED, ".parquet")
@@ -140,14 +138,14 @@ def text_bytes(documents: Documents) -> int:
 
 
 def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
-    """Returns about how many bytes of ids a text has, by the sizes of its files; 0 where these do not say it."""
+    """Returns the approximate bytes of a text's ids, by the sizes of its files; 0 for a stream or with a limit."""
     if documents.max_examples is not None:
         return 0
     return text_bytes(documents) // BYTES_A_TOKEN * tokenizer.dtype.itemsize
 
 
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:
-    """Returns the documents of files; their names and sizes tell a position in other files."""
+    """Returns the documents of files. Names and sizes of the files identify saved positions."""
     contents = "\n".join(f"{file.path.relative_to(root)} {file.size()}" for file in files)
     return Documents(files, contents=contents, **options)
 
@@ -156,13 +154,13 @@ def _documents(files: list[File], root: Path, **options: Any) -> Documents:
 def python_sources(*, max_examples: int | None = None) -> Documents:
     """Opens the source files of Python's standard library: text that every machine has, without a download.
 
-    One file is one document, in the order of the sorted names: about 15 MB and 700 files. Left out are installed
-    packages, and the library's own tests.
+    One file is one document, in the order of the sorted names: about 15 MB and 700 files. Installed packages and the
+    library's own tests are left out.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = set(subfolders) - _NOT_SOURCES  # not entered: site-packages holds most of the files
+        subfolders[:] = set(subfolders) - _NOT_SOURCES  # do not enter them: site-packages holds most of the files
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
     files = [File(path=path, format="whole") for path in sorted(paths)]
     if not files:
@@ -177,12 +175,12 @@ def python_sources(*, max_examples: int | None = None) -> Documents:
 
 
 def _folder(path: Path, config: str | None, split: str, column: str) -> list[File] | None:
-    """Returns the files of a folder; None if it is to be opened by the rules of `datasets`."""
+    """Returns the readable files of a folder; None if `datasets` must open the folder."""
     names = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
     names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     readable = [name for name in names if format_of(name) is not None]
 
-    # By the rules of `datasets`: splits that are named, and cards with configurations.
+    # Leave folders with named splits, or a card with configurations, to `datasets`.
     names_splits = any(_OTHER_SPLIT.search(part) for name in readable for part in name.with_suffix("").parts)
     if config is not None or split != "train" or names_splits or _has_configurations(path / "README.md"):
         return None
@@ -193,11 +191,11 @@ def _folder(path: Path, config: str | None, split: str, column: str) -> list[Fil
     if suffixes.keys() & _OTHER_SUFFIXES:
         return None
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(5)) or "nothing"
-    raise DataError(f"no file in {path} is read as text: it holds {kinds}. What is read: {KNOWN}.")
+    raise DataError(f"no file in {path} is read as text: it holds {kinds}. Readable files: {KNOWN}.")
 
 
 def _has_configurations(card: Path) -> bool:
-    """Returns whether a data-set card names configurations, at its beginning."""
+    """Returns True if a data-set card names configurations in its header."""
     if not card.is_file():
         return False
     with card.open("rb") as content:
@@ -206,7 +204,7 @@ def _has_configurations(card: Path) -> bool:
 
 
 def _streamed(stream: HubStream, max_examples: int | None) -> Documents:
-    stream.open()  # a wrong id, split or column is refused now and not in the middle of a run
+    stream.open()  # raises now if the id, split or column is wrong, not in the middle of a run
     name = f"{stream.name}, split {stream.split}" + (f", config {stream.config}" if stream.config else "")
     description = f"{name}: streamed through datasets, one row (of a .txt, a line), one document"
     if Path(stream.name).expanduser().is_dir():
@@ -215,7 +213,7 @@ def _streamed(stream: HubStream, max_examples: int | None) -> Documents:
 
 
 def _description(files: list[File]) -> str:
-    """Returns one line: formats, size, and where documents end."""
+    """Returns one line: formats, size, and the rules that end documents."""
     formats = Counter(file.format for file in files)
     size = format_bytes(sum(file.size() for file in files))
     kinds = " + ".join(f"{count} {format} file{'s' * (count > 1)}" for format, count in sorted(formats.items()))

@@ -1,6 +1,6 @@
-"""Options of a text: how it is named and read, for training on it and for packing it.
+"""Options that name a text and its tokenizer, for training and for packing.
 
-Imports no NumPy: the command line takes its options from here.
+Imports no NumPy, since the command line reads its options from here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20
-"""Smallest and largest of a tokenizer that is trained: 256 bytes and an end of text are the least."""
+"""Smallest and largest vocabulary of a trained tokenizer. 256 bytes and an end-of-text token are the minimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedText(Options):
-    """Text, and the tokenizer that it is read with."""
+    """A text and its tokenizer."""
 
     dataset_id: str
     """Text: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set, which is
@@ -33,11 +33,11 @@ class NamedText(Options):
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     max_examples: PositiveCount | None = None
-    """Most documents to use. By default all."""
+    """Largest number of documents to use. By default all."""
     tokenizer: str | None = None
     """A tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: Count | None = None
-    """Tokens of the tokenizer that is trained."""
+    """Vocabulary size of the tokenizer that is trained."""
 
     def check_options(self) -> None:
         if not self.dataset_id.strip():
@@ -66,7 +66,7 @@ class NamedText(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(NamedText):
-    """What a packed folder follows from: options of `plimsoll prepare longcontext`."""
+    """Options of `plimsoll prepare longcontext` that determine a packed folder."""
 
     dataset_id: str
     """Text to pack: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), a Hugging Face data set, which is
@@ -75,12 +75,12 @@ class TextSet(NamedText):
     """A tokenizer.json, the folder of one, or a vocab.json beside its merges.txt; by default a byte-level BPE is
     trained on the beginning of the text (8 MiB), and kept in the folder."""
     vocab_size: Count | None = None
-    """Tokens of the tokenizer that is trained. By default 8,192."""
+    """Vocabulary size of the tokenizer that is trained. By default 8,192."""
 
     def check_options(self) -> None:
         super().check_options()
         if self.vocab_size is not None and self.tokenizer is not None:
             raise RecipeError(
                 f"--vocab-size {self.vocab_size:,} is for a tokenizer that is trained, and --tokenizer {self.tokenizer}"
-                " names one that is there: leave one of them out"
+                " names an existing one: leave one of them out"
             )

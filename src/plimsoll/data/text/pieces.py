@@ -1,7 +1,7 @@
-"""Documents in pieces of at most 64 KiB, cut at the same places every time.
+"""Cuts documents into pieces of at most 64 KiB, always at the same places.
 
-A file without separators is one document of any length; nothing here ever holds more than one piece of it.
-The cut is after the last line break of the piece, else after its last space, else where the piece is full.
+A file without separators is one document of any length, of which only about one piece is in memory at a time. A piece
+ends after its last line break, else after its last space, else when it is full.
 """
 
 import re
@@ -14,7 +14,7 @@ from plimsoll.errors import DataError
 from plimsoll.units import KIB, MIB
 
 PIECE = 64 * KIB
-"""Most characters of a string, or bytes of UTF-8 (which are at least as many), in a piece."""
+"""Largest size of a piece: characters of a string, or bytes of a UTF-8 file."""
 
 END_OF_TEXT = "<|endoftext|>"
 MARKERS, BLANK_LINES, WHOLE = "at <|endoftext|> markers", "at blank lines", "one file, one document"
@@ -30,22 +30,22 @@ _READ = 256 * KIB
 
 
 class Part(NamedTuple):
-    """A piece as a file reader yields it."""
+    """A piece of a document, from a file reader."""
 
     text: str
     at: dict
     """Place in the file just after the piece, as JSON."""
     last: bool
-    """Whether it ends its document."""
+    """True if the document ends with this piece."""
 
 
 def how_to_split(head: bytes) -> str:
-    """Decides from the first MiB of a text file where its documents end."""
+    """Returns MARKERS if the first MiB of a text file has an end-of-text marker, else BLANK_LINES."""
     return MARKERS if END_OF_TEXT.encode() in head else BLANK_LINES
 
 
 def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
-    """Yields the pieces of `text[start:]`, and where each ends."""
+    """Yields the pieces of `text[start:]`, each with its end as an index into `text`."""
     while len(text) - start > PIECE:
         end = _last_break(text, "\n", " ", start)
         yield text[start:end], end
@@ -54,7 +54,7 @@ def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
 
 
 def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
-    """Returns where a full piece of a string or of bytes ends."""
+    """Returns the index at which a full piece of a string or of bytes ends."""
     for separator in (line_end, space):
         place = text.rfind(separator, start, start + PIECE)
         if place >= 0:
@@ -63,11 +63,11 @@ def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
 
 
 def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part]:
-    """Yields the documents of a text file in pieces, from a place on.
+    """Yields the documents of a text file in pieces, from a place.
 
-    White space around a document is dropped, and a document of nothing else is none. A place is the `offset` in bytes,
-    whether the first pieces of a document are before it (`inside`), and `how` documents end: MARKERS, BLANK_LINES or
-    WHOLE, which the first MiB decides where neither the place nor the argument says it.
+    White space around a document is dropped, and so are documents of white space alone. A place has three entries:
+    `offset` in bytes, `inside` (True inside a document), and `how` documents end (MARKERS, BLANK_LINES or WHOLE).
+    Without a given `how`, the first MiB decides.
     """
     offset = at.get("offset", 0)
     inside = at.get("inside", False)
@@ -88,7 +88,7 @@ def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part
             del buffer[:after]
             offset += after
 
-            # White space around a document is none of it.
+            # Drop white space around a document.
             if not inside:
                 text = _BLANK_START.sub("", text)
             if last:
@@ -99,7 +99,7 @@ def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part
 
 
 def _next_cut(buffer: bytearray, separator: re.Pattern[bytes], *, is_all: bool) -> tuple[int, int, bool]:
-    """Returns where the next piece ends, where the one after it begins, and whether a document ends between them."""
+    """Returns the end of the next piece, the beginning of the following piece, and True if a document ends between."""
     match = separator.search(buffer, 0, PIECE + _LONGEST_SEPARATOR)
     if match and match.start() <= PIECE:
         return match.start(), match.end(), True
@@ -112,7 +112,7 @@ def _next_cut(buffer: bytearray, separator: re.Pattern[bytes], *, is_all: bool) 
 
 
 def _decoded(content: bytearray, path: Path, offset: int) -> str:
-    """Returns the text of bytes that begin at `offset`."""
+    """Decodes bytes that begin at byte `offset` of the file. Raises DataError if they are not UTF-8 text."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as problem:
@@ -123,7 +123,7 @@ def _decoded(content: bytearray, path: Path, offset: int) -> str:
 
 
 def _fill(buffer: bytearray, reader: BinaryIO, size: int) -> bool:
-    """Reads until the buffer has `size` bytes; tells whether the stream ended before."""
+    """Reads until the buffer has `size` bytes. Returns True if the stream ended before."""
     while len(buffer) < size:
         more = reader.read(_READ)
         if not more:
@@ -133,7 +133,7 @@ def _fill(buffer: bytearray, reader: BinaryIO, size: int) -> bool:
 
 
 def not_text(name: str, offset: int) -> DataError:
-    """Builds the refusal of a file with a byte that no UTF-8 text has."""
+    """Returns the error for a file with a byte that is invalid in UTF-8 text."""
     return DataError(
         f"{name} is not UTF-8 text: byte {offset:,} cannot be part of it, so the file is binary or in "
         "another encoding. Convert it (iconv -t utf-8), or name a .txt, .jsonl or .parquet file."

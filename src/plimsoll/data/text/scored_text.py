@@ -1,8 +1,8 @@
-"""Windows of text in which every token is a label exactly once: a language model is evaluated on them.
+"""Windows of text for the evaluation of a language model. Every token is a label exactly once.
 
-Each document begins anew, and so does each window of a long one: with the token that stands before a text, and nothing
-of what came before. Memory holds a batch and a piece of a document. What ends a document is no label: the loss is of
-the text, and depends no more than it must on how a file was cut into documents.
+Each document, and each window of a long document, begins with the beginning-of-text token, without earlier context.
+Memory holds a batch and a piece of a document. End-of-text is no label, so that the loss depends little on how a file
+was split into documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plimsoll.data.text.tokenizer import TextTokenizer
 from plimsoll.types import IGNORE
 
 SHORTEST = 64
-"""Least tokens of a row: rows are padded to 64, 128, ... tokens, few lengths to compile."""
+"""Minimum tokens per row. Rows are padded to 64, 128, ... tokens, so that few lengths are compiled."""
 
 
 class Rows(NamedTuple):
@@ -28,13 +28,13 @@ class Rows(NamedTuple):
     documents: int
     """Documents that ended in these rows."""
     bytes: int
-    """Bytes of UTF-8 that were read for them."""
+    """Bytes of UTF-8 text that were read for these rows."""
 
 
 def scored_rows(
     pieces: Iterable[Piece], tokenizer: TextTokenizer, *, begin: int, seq_len: int, batch_size: int
 ) -> Iterator[Rows]:
-    """Yields batches of `batch_size` rows of at most `seq_len` tokens; the last rows of the last may be empty."""
+    """Yields batches of `batch_size` rows of at most `seq_len` tokens. Empty rows may pad the last batch."""
     rows: list[np.ndarray] = []
     documents = read = 0
     left = np.empty(0, np.int32)

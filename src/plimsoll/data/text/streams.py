@@ -1,7 +1,7 @@
-"""Bytes of a file, plain or compressed (`.gz`, `.zst`), from any offset; a truncated file is refused.
+"""Reads bytes of a file, plain or compressed (`.gz`, `.zst`), from any offset. A truncated file raises DataError.
 
-Offsets count uncompressed bytes. A plain file is entered by `seek`; a compressed one has to be decompressed
-up to the offset again, which costs time and no memory.
+Offsets count uncompressed bytes. A plain file is positioned by `seek`. A compressed file is decompressed again up to
+the offset, which takes time but no memory.
 """
 
 import gzip
@@ -17,14 +17,14 @@ from plimsoll.units import KIB, MIB
 
 COMPRESSED = (".gz", ".zst")
 PACKED_TO = 4
-"""Bytes of text for a byte of a compressed file, about: its offsets count bytes of text."""
+"""Approximate bytes of text per byte of a compressed file."""
 
-_ZST_INPUT = 4 * KIB  # compressed bytes at a time: text that shrinks 1000-fold still expands to 4 MiB
+_ZST_INPUT = 4 * KIB  # compressed bytes per read: at a ratio of 1,000 they expand to 4 MiB
 
 
 @contextmanager
 def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
-    """Opens a buffered reader that stands at `offset`; what goes wrong while it is read becomes a `DataError`."""
+    """Opens a buffered reader at `offset`. Errors while it is read become DataError."""
     import zstandard
 
     suffix, left = path.suffix.lower(), offset
@@ -56,7 +56,7 @@ def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
 class _Zstd(io.RawIOBase):
     """A raw stream of decompressed bytes that raises EOFError at a truncated frame.
 
-    zstandard's own `stream_reader` takes such a frame for the end of the file. PyArrow's notices it, but importing
+    zstandard's own `stream_reader` treats such a frame as the end of the file. PyArrow's reader raises, but importing
     PyArrow adds tens of MiB to the process.
     """
 

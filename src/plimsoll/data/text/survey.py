@@ -1,4 +1,4 @@
-"""Passes over a text: its counts for `--epochs`, what `plimsoll inspect` shows, and the held-out tokens."""
+"""Passes over a text: counts for `--epochs`, facts for `plimsoll inspect`, and the held-out tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Counts of what is for training in one epoch; tokens include end-of-text."""
+    """Counts of the training text of one epoch. Tokens include end-of-text."""
 
     documents: int
     tokens: int
@@ -25,7 +25,7 @@ class Survey:
 
 
 def count_windows(tokens: int, *, seq_len: int, stride: int) -> int:
-    """Returns the number of windows of `seq_len + 1` ids in `tokens` ids: a tail shorter than a window is dropped."""
+    """Returns the number of windows of `seq_len + 1` ids in `tokens` ids. A tail shorter than a window is dropped."""
     return max(0, (tokens - seq_len - 1) // stride + 1)
 
 
@@ -38,16 +38,17 @@ def survey(
     enough: int | None = None,
     expected: int | None = None,
 ) -> Survey:
-    """Counts an epoch by encoding everything once, with a thread for each core: half a minute per 100 million tokens on
-    two. Nothing is kept.
+    """Counts an epoch by encoding all text once, with a thread for each core. Keeps no tokens.
+
+    On two cores, 100 million tokens take half a minute.
 
     Args:
         documents: The text.
         tokenizer: Its tokenizer.
         seq_len: Tokens of a window.
         stride: Tokens from one window to the next; by default `seq_len`.
-        enough: Windows after which counting ends.
-        expected: Number of documents that the whole text has. The counts are then estimates for all of them.
+        enough: Number of windows at which counting ends.
+        expected: Number of documents of the complete text. The counts are then estimates for that many documents.
     """
     from plimsoll.data.packed.encoding import encoded, in_threads
 
@@ -71,11 +72,11 @@ def survey(
 
 
 def expected_counts(beginning: Survey, documents: int) -> Survey:
-    """Returns the estimated counts of a whole text.
+    """Returns the estimated counts of the complete text.
 
     Args:
         beginning: Counts of the text's first documents.
-        documents: Number of the text's documents, with those that are held out.
+        documents: Number of all documents of the text, including those held out.
     """
     for_training = round((1 - HELD_OUT_SHARE) * documents)
     times = max(1.0, for_training / max(1, beginning.documents))
@@ -85,7 +86,7 @@ def expected_counts(beginning: Survey, documents: int) -> Survey:
 
 
 def describe_text(documents: Documents, *, scan_bytes: int = 8 * MIB) -> dict[str, Any]:
-    """Returns what `plimsoll inspect PATH` prints, from the first `scan_bytes` characters of the set."""
+    """Returns the facts that `plimsoll inspect PATH` prints, from the first `scan_bytes` characters."""
     read = ended = longest = length = held_out = 0
     samples: list[str] = []
     complete, at_start = True, True
@@ -125,8 +126,8 @@ def collect_held_out(
 ) -> np.ndarray:
     """Returns the tokens of the held-out documents, each followed by end-of-text: one array of at most `max_tokens`.
 
-    At most `scan_bytes` characters are read for it. The array is empty if no document is held out (a set of
-    few documents), or if they have fewer than `seq_len + 1` tokens; the caller says so.
+    Reads about `scan_bytes` characters at most. The array is empty if no document is held out (as in small data sets),
+    or if the held-out documents have fewer than `seq_len + 1` tokens; the caller must report this.
     """
     kept, tokens, characters = [], 0, 0
     for piece in documents.pieces():

@@ -1,4 +1,4 @@
-"""Tales for the demo, made of the words and plots in tales.toml: text in plain sentences that needs no download."""
+"""Generated tales for the demo, from the words and plots in tales.toml: simple English text without a download."""
 
 import os
 import random
@@ -12,19 +12,19 @@ from plimsoll.errors import DataError
 from plimsoll.processes.cache import cache_folder
 
 COUNT = 12_000
-"""Tales in the file: 5.4 MiB, no two of them alike."""
+"""Number of tales in the file (5.4 MiB), all different."""
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "him", "his")}
-"""Subject, object and possessive."""
+"""Subject, object and possessive forms."""
 
 
 @cache
 def grammar() -> dict[str, Any]:
-    """Returns the words and plots."""
+    """Returns the words and plots of tales.toml."""
     return tomllib.loads(Path(__file__).with_name("tales.toml").read_text("utf-8"))
 
 
 def tale(number: int) -> str:
-    """Returns the tale of a number, always the same one, on one line."""
+    """Returns a tale on one line. The same number gives the same tale."""
     dice = random.Random(number)
     source = grammar()
     slots = {name: dice.choice(words) for name, words in source["words"].items()}
@@ -43,10 +43,10 @@ def tale(number: int) -> str:
 
 
 def tales_file() -> Path:
-    """Returns the file with all tales, separated by blank lines. Writes it into the cache where it is missing.
+    """Returns the cache's file with all tales, separated by blank lines. Writes the file if it is missing.
 
     Raises:
-        DataError: The cache's disk is full, or the folder is not to be written to.
+        DataError: The cache's disk is full, or its folder is not writable.
     """
     path = cache_folder() / "tales.txt"
     if path.exists():

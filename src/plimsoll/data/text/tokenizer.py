@@ -1,8 +1,8 @@
-"""Text to ids and back, by a Hugging Face `tokenizers` tokenizer; ids become NumPy arrays at once.
+"""Converts text to ids and back with a tokenizer of Hugging Face's `tokenizers` library. Ids are NumPy arrays.
 
-A Python list of ids takes 8 bytes an entry and often 28 more for the number; an array takes 4.
-Text that spells a special token ("<|endoftext|>" in a source file) stays text: only `encode_pieces` ends
-a document. The library lets go of Python's lock while it encodes, so threads encode several blocks at a time.
+A Python list takes 8 bytes an id and often 28 more for the number; an array takes 4. Text that spells a special token
+("<|endoftext|>" in a source file) is encoded as ordinary text; only `encode_pieces` and `encode_each` end a document.
+The library releases Python's lock while it encodes, so threads encode several blocks in parallel.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ if TYPE_CHECKING:
 
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>", "[SEP]")
 
-_BYTES_AND_END = 257  # tokens no byte-level vocabulary can do without
+_BYTES_AND_END = 257  # smallest byte-level vocabulary: 256 bytes and end-of-text
 
 
 SPAN = 8 * KIB
-"""Characters of a piece that are encoded at once. Encodings of 64 KiB at once took 13 MiB (notes, "Text in
-flight")."""
+"""Characters of a piece that are encoded in one call. Encodings of 64 KiB took 13 MiB (notes, "Text in flight")."""
 _BETWEEN_WORDS = re.compile("(?<=[!-~]) (?=[!-~])")
-"""A single space between characters of ASCII that are none: there GPT-2's expression always begins a word."""
+"""A single space between two visible ASCII characters. GPT-2's expression always begins a word at such a space."""
 
 
 class TextTokenizer:
-    """A tokenizer of the `tokenizers` library that knows its end-of-text."""
+    """A tokenizer of the `tokenizers` library with its end-of-text token."""
 
     def __init__(self, tokenizer: Tokenizer, *, end_of_text: str | None = None, name: str = "the tokenizer") -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # the names of special tokens are text like any other
+        tokenizer.encode_special_tokens = True  # encode names of special tokens as ordinary text
         self._tokenizer = tokenizer
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        """Highest id + 1: the rows of an embedding table."""
+        """Highest id + 1: the number of rows of an embedding table."""
         ends = (end_of_text, *_ENDS) if end_of_text else _ENDS
         end = next((token for name in ends if (token := tokenizer.token_to_id(name)) is not None), None)
         if end is None:
@@ -56,28 +55,28 @@ class TextTokenizer:
                 "tokenizer with --vocab-size."
             )
         self.end_of_text = end
-        """The id that follows every document."""
+        """Id of end-of-text, which follows every document."""
         self.end_of_text_token = tokenizer.id_to_token(end) or ""
-        """That token as it is spelled in the vocabulary."""
+        """End-of-text as spelled in the vocabulary."""
         self._cuts_words = _cuts_words(tokenizer)
         self.dtype = np.dtype(np.uint16 if self.size <= 2**16 else np.int32)
-        """The smallest type of an id, for where many of them are kept."""
+        """Smallest type that holds all ids, for storing many of them."""
 
     def beginning(self) -> int | None:
-        """Returns the id that this tokenizer puts before a text where special tokens are wanted; None for none."""
+        """Returns the id of the special token that this tokenizer puts before a text; None if there is none."""
         with_it = self._tokenizer.encode("a", add_special_tokens=True).ids
         without = self._tokenizer.encode("a", add_special_tokens=False).ids
         before = len(with_it) - len(without)
         return with_it[0] if before and with_it[before:] == without else None
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns int32 ids. A text longer than 64 KiB is encoded in the pieces in which documents are read."""
+        """Returns int32 ids. A text longer than 64 KiB is cut into the same pieces as a document."""
         return self.encode_each([piece for piece, _ in cut_string(text)])[0]
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
-        """Returns int32 ids of the pieces one after another, with end-of-text after the last of a document.
+        """Returns int32 ids of the pieces, concatenated, with end-of-text after the last piece of each document.
 
-        SPAN characters are encoded at a time, where cutting a text changes none of its ids: encodings are large.
+        Encodes about SPAN characters at a time, since encodings are large, if cutting a text does not change its ids.
         """
         ids: list[np.ndarray] = []
         texts, ends, characters = list[str](), list[bool](), 0
@@ -93,7 +92,10 @@ class TextTokenizer:
         return np.concatenate([*ids, self.encode_each(texts, ends)[0]])
 
     def encode_each(self, texts: Sequence[str], ends: Sequence[bool] | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns int32 ids of the texts one after another, end-of-text where `ends`; and how many each text has."""
+        """Returns int32 ids of all texts, concatenated, and the number of ids of each text.
+
+        Adds end-of-text after each text whose entry of `ends` is True.
+        """
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         ends = ends or [False] * len(texts)
         ids = np.empty(sum(map(len, encoded)) + sum(ends), np.int32)
@@ -107,7 +109,7 @@ class TextTokenizer:
         return ids, np.fromiter(map(len, encoded), np.int64, len(texts)) + np.array(ends, np.int64)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text. Special tokens are shown, not dropped: a report has what the model wrote."""
+        """Returns the text, including special tokens, so that a report shows the model's complete output."""
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
@@ -120,7 +122,7 @@ class TextTokenizer:
 
 
 def _cuts_words(tokenizer: Tokenizer) -> bool:
-    """Returns whether a text may be cut at _BETWEEN_WORDS: whether it is cut there anyway before ids are looked up."""
+    """Returns True if cutting a text at _BETWEEN_WORDS changes no ids, since the tokenizer always splits there."""
     if tokenizer.normalizer is not None or getattr(tokenizer.model, "dropout", None) or tokenizer.pre_tokenizer is None:
         return False
     if any(
@@ -133,7 +135,7 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
 
 
 def _spans(text: str) -> Iterator[str]:
-    """Yields the text in parts of SPAN characters, or of a few more, up to where a word ends."""
+    """Yields the text in parts of SPAN characters or slightly more, each up to the end of a word."""
     start = 0
     while len(text) - start > SPAN and (cut := _BETWEEN_WORDS.search(text, start + SPAN)) is not None:
         yield text[start : cut.start()]
@@ -142,16 +144,16 @@ def _spans(text: str) -> Iterator[str]:
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
-    """Loads a `tokenizer.json`, the folder that holds one, or a `vocab.json` beside its `merges.txt`, as GPT-2's are.
+    """Loads a tokenizer from a `tokenizer.json`, its folder, or a `vocab.json` beside its `merges.txt`, as of GPT-2.
 
-    Its end-of-text is the `eos_token` of the files that `transformers` saves beside it, or a well-known one.
+    End-of-text is the `eos_token` in the files that `transformers` saves beside it, else a well-known token.
     """
     tokenizer, file = open_tokenizer(path)
     return TextTokenizer(tokenizer, end_of_text=special_tokens(file).get("eos_token"), name=str(file))
 
 
 def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
-    """Returns the tokenizer of the `tokenizers` library that a path names (`load_tokenizer`), and its file."""
+    """Returns the tokenizer of the `tokenizers` library at a path (see `load_tokenizer`), and its file."""
     file = _tokenizer_file(path)
     merges = file.with_name(file.name.removesuffix("vocab.json") + "merges.txt")
     if (two_files := file.name.endswith("vocab.json")) and not merges.is_file():
@@ -170,7 +172,7 @@ def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
 def special_tokens(file: Path) -> dict[str, str]:
     """Returns the spelling of bos_token, eos_token and others, from the files that `transformers` saves beside `file`.
 
-    What both files name is as tokenizer_config.json has it.
+    If both files name a token, tokenizer_config.json has precedence.
     """
     spelled = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -182,7 +184,7 @@ def special_tokens(file: Path) -> dict[str, str]:
 
 
 def json_beside(file: Path, name: str) -> dict[str, Any]:
-    """Returns the object in a JSON file beside a tokenizer; an empty one where there is no such file."""
+    """Returns the object in a JSON file beside a tokenizer; an empty dict if there is none."""
     path = file.with_name(name)
     if not path.is_file():
         return {}
@@ -199,7 +201,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def tokenizer_vocab_size(path: str | Path) -> int:
-    """Returns the highest id + 1 from the file alone: the tokenizer is not built."""
+    """Returns the highest id + 1 by reading the file, without building the tokenizer."""
     file = _tokenizer_file(path)
     try:
         content: Any = json.loads(file.read_text("utf-8"))
@@ -229,10 +231,10 @@ def _unreadable(file: Path, problem: Exception) -> DataError:
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:
-    """Trains a byte-level BPE on the first training documents; it encodes any text.
+    """Trains a byte-level BPE, which encodes any text, on the first training documents.
 
-    The same documents give the same tokenizer. A sample with few different words gives fewer than
-    `vocab_size` tokens; `size` says how many. Training holds about 8 times the sample.
+    The same documents give the same tokenizer. A sample with few different words gives fewer than `vocab_size` tokens
+    (see `size`). Training takes about 8 times the sample's bytes of memory.
     """
     if vocab_size < _BYTES_AND_END:
         raise RecipeError(

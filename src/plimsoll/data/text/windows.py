@@ -1,9 +1,9 @@
 """Windows of `seq_len + 1` tokens, cut from the token stream of the documents.
 
-Every document is followed by end-of-text, and windows do not respect where documents end: with
-stride = seq_len the inputs, one after another, are the token stream. Documents are encoded in blocks of about
-16 KiB, several at a time where there are threads for it. The state names the block that holds the next window's first
-token, so restoring encodes at most the blocks that window touches again.
+Every document is followed by end-of-text, and windows may span documents. With stride = seq_len the concatenated inputs
+are the token stream. Documents are encoded in blocks of about 16 KiB, several in parallel with several threads. The
+state names the block with the next window's first token, so that restoring encodes only the blocks of that window
+again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from plimsoll.errors import DataError
 from plimsoll.units import KIB
 
 BLOCK = 16 * KIB
-"""Characters that end a block: it is complete with the piece (up to 64 KiB) that reaches them."""
+"""Minimum characters of a block. A block ends with the piece (up to 64 KiB) that reaches this number."""
 
 
 class Block(NamedTuple):
-    """Ids of some documents, and the positions of the documents around them."""
+    """Ids of some documents, and the positions before and after them."""
 
     ids: np.ndarray
     start: dict | None
@@ -42,10 +42,10 @@ Unencoded = tuple[list[Piece], dict | None, dict]
 
 
 def encoding_threads() -> int:
-    """Returns the threads that encode a stream: one for each core that this process may use, MOST_THREADS at most.
+    """Returns the number of threads that encode a stream: one per core of this process, at most MOST_THREADS.
 
-    One alone where JAX_PLATFORMS says that the steps run on these cores: there more threads cost a fifth more of their
-    time, and memory (notes, "The card never waits").
+    Returns 1 if JAX_PLATFORMS is cpu. There, further threads make steps a fifth slower, and take memory (notes, "The
+    card never waits").
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return 1
@@ -61,7 +61,7 @@ def token_blocks(
 ) -> Iterator[Block]:
     """Yields the ids of the training documents.
 
-    With several `threads`, each encodes a block, and one more is read ahead. The blocks are the same, in their order.
+    Each of several `threads` encodes a block, and one more block is read ahead. Blocks and their order do not change.
     """
 
     def encoded(pieces: list[Piece]) -> np.ndarray:
@@ -88,7 +88,7 @@ def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
             pieces.append(piece)
             characters += len(piece.text)
         elif not pieces:
-            start = piece.position  # nothing to encode up to here
+            start = piece.position  # the block is still empty: let it start after this held-out piece
         position = piece.position
         if characters >= BLOCK:
             yield pieces, start, position
@@ -98,7 +98,7 @@ def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
 
 
 def no_window(name: str, tokens: int, seq_len: int) -> DataError:
-    """Builds the refusal of a text that is shorter than a window."""
+    """Returns the error for a text that is shorter than a window."""
     return DataError(
         f"{name} has {tokens:,} tokens for training, fewer than the {seq_len + 1:,} of one window: use a smaller"
         " --seq-len, or more text"
@@ -106,11 +106,11 @@ def no_window(name: str, tokens: int, seq_len: int) -> DataError:
 
 
 class TokenWindows(Stream):
-    """Arrays of `seq_len + 1` ids without end, in `tokenizer.dtype`."""
+    """Endless stream of windows: arrays of `seq_len + 1` ids in `tokenizer.dtype`."""
 
     start: ClassVar = {"epoch": 0, "position": None, "skip": 0, "windows": 0}
-    """`position` is that of the documents before a block, `skip` the tokens from there to the next window; `windows`
-    are those of this epoch."""
+    """`position` is the documents' position before a block, `skip` the number of tokens from there to the next window,
+    and `windows` the number of windows so far in this epoch."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class TokenWindows(Stream):
     def walk(self, at: dict[str, Any]) -> Iterator[np.ndarray]:
         while True:
             ids = np.empty(0, self.tokenizer.dtype)
-            kept = deque[Block]()  # the blocks that `ids` are of
+            kept = deque[Block]()  # the blocks that hold `ids`
             for block in token_blocks(self.documents, self.tokenizer, start=at["position"], threads=self.threads):
                 kept.append(block)
                 ids = _without_skipped(np.concatenate([ids, block.ids]), kept, at)
@@ -150,7 +150,7 @@ class TokenWindows(Stream):
 
 
 def _without_skipped(ids: np.ndarray, kept: deque[Block], at: dict[str, Any]) -> np.ndarray:
-    """Returns the ids without those of the blocks that end before the next window, which are not kept any more."""
+    """Drops the blocks that end before the next window. Returns the remaining ids."""
     while kept and len(kept[0].ids) <= at["skip"]:
         skipped = kept.popleft()
         ids = ids[len(skipped.ids) :]
