@@ -31,8 +31,8 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
         typed: Options that the user typed, with their values.
 
     Returns:
-        The recipe, in which the typed options are not set yet, and a clause that says what gave way; empty if nothing
-        did.
+        The recipe, in which the typed options are not set yet, and a clause that names the reset ones; empty if there
+        are none.
 
     Raises:
         RecipeError: Two typed options set the same thing, one of them to its neutral value.

@@ -243,7 +243,7 @@ class HostMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What the code of a recipe supports, and values that are worth trying for it."""
+    """Levers that the code of a recipe supports, and values that are worth trying for it."""
 
     levers: tuple[str, ...] = ()
     """Levers (memory-saving options) that the code supports. Those of the loss include `precision`, `remat`,
@@ -256,7 +256,7 @@ class Hints:
     """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. Unless
     empty, it tries sizes of its own instead on an NVIDIA GPU."""
     loss_whole: bool = True
-    """Whether the planner also tries the loss with all logits at once. Users can fix either choice."""
+    """True if the planner also tries the loss with all logits at once. Users can fix either choice."""
     loss_rows: int | None = None
     """Rows of logits per example, which a chunked loss splits: tokens of a language model. None if unknown."""
     attention_chunks: tuple[int, ...] = ()
@@ -409,7 +409,7 @@ class Data(Part):
     missing: ClassVar[str] = ""
     """Clause for the error message if that option is missing: the data to name."""
     no_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
-    """Clause for error messages: why a run may have no validation set, and what to do about it."""
+    """Clause for error messages: reason and remedy for a run without a validation set."""
 
     @property
     def title(self) -> str:
@@ -474,7 +474,7 @@ class Data(Part):
         Args:
             prepared: Result of `prepare` at the start of the run.
             reading: How the data is read.
-            training: Whether files that only training reads are looked at, too.
+            training: True to check files that only training reads, too.
         """
         if prepared.files:
             require_same(self.title, prepared.files, self.facts())
@@ -484,7 +484,7 @@ class Data(Part):
 
         Args:
             run: Folder of the run.
-            prepared: What was prepared of the data that the run began with.
+            prepared: Result of `prepare` for the data that the run began with.
 
         Raises:
             DataError: Numbers in this data mean something else than in the other, like ids of another tokenizer.

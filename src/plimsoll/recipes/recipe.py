@@ -157,7 +157,7 @@ class Recipe(metaclass=Named):
 
     @cached_property
     def hints(self) -> Hints:
-        """What model and optimizer support, and values worth trying for them."""
+        """Levers that model and optimizer support, and values worth trying."""
         hints = self.model.hints(self.spec)
         of_optimizer = [name for name in self.optimizer.levers if name != "layerwise"]  # the model must support it, too
         of_average = ["ema_bits"] if self.optimizer.ema_decay else []
@@ -262,8 +262,8 @@ class Opened:
         """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
 
         Args:
-            prepared: What `prepare` returned when the run began.
-            training: Whether files that only training reads are looked at, too.
+            prepared: Result of `prepare` when the run began.
+            training: True to check files that only training reads, too.
         """
         self.recipe.model.require_same(prepared.weights)
         self.recipe.data.require_same(prepared, self.reading, training=training)

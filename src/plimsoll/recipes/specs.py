@@ -132,9 +132,9 @@ class WindowSpec(Spec):
     kind = "windows"
 
     families: tuple[str, ...]
-    """Names of the systems, by their number."""
+    """Names of the systems; the `family` of an example is an index of these."""
     states: int
-    """States among the features; the rest is what was done before."""
+    """Number of states, the first of the features; the others encode the sizes of the system."""
 
 
 KINDS: dict[str, type[Spec]] = {

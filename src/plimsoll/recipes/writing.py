@@ -38,7 +38,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
 
 
 def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], text: str) -> dict[str, Any]:
-    """Returns the answer to a request: the text after its prompt, and if it ended early."""
+    """Returns the answer to a request: the text after its prompt; `ended` is True if the model ended it."""
     return {
         **request,
         "step": trained.step,

@@ -113,8 +113,8 @@ def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path)
         other.append("data")
     if other:
         raise RecipeError(
-            f"{run} is a run of another {' and another '.join(other)}: what it held when the run began has another"
-            " SHA-256. Give what it was to continue the run, or name another run"
+            f"{run} is a run of another {' and another '.join(other)}: its content when the run began has another"
+            " SHA-256. Give the original to continue the run, or name another run"
         )
 
 

@@ -109,15 +109,15 @@ class OwnRecipe(Length):
         """Returns the loss of a batch as a sum over its examples and a weight; training minimises total / weight.
 
         A subclass may add parameters with these names: `keys` (one JAX random key per example), `train` (False during
-        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (what
-        `init` returned as "state", like the statistics of batch norm, or the loss of the step before).
+        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (the
+        "state" that `init`, or the loss in the step before, returned, like the statistics of batch norm).
 
         Args:
             params: Parameters, as `init` returns them.
             batch: Dict from name to array; the first axis of each array counts the examples.
 
         Returns:
-            `(total, weight)`: two scalars, the summed loss and what to divide it by, like the number of examples. Or
+            `(total, weight)`: two scalars, the summed loss and its divisor, like the number of examples. Or
             `(total, weight, metrics)`, with further such pairs by name, like {"accuracy": (correct, count)}. With
             `state` and in training `(total, weight, metrics, state)`: the loss is called for `norm_group` examples at a
             time, and the next state is the mean of the returned ones.
@@ -182,7 +182,7 @@ class OwnRecipe(Length):
 
     @property
     def hints(self) -> Hints:
-        """What the loss supports, and values worth trying. Override it to name chunks of the loss, for example."""
+        """Levers that the loss supports, and values worth trying. Override it to name loss chunks, for example."""
         return Hints(levers=self.supported, normalised_together=self.normalised_together)
 
     def composed(self) -> Recipe:
@@ -380,7 +380,7 @@ def recipe(
     Args:
         init: Function of a JAX random key that returns the initial parameters: any pytree of arrays.
         loss: Function of parameters and a batch that returns `(total, weight)`: the sum of the loss over the batch's
-            examples, and what to divide it by. See `OwnRecipe.loss`.
+            examples, and its divisor. See `OwnRecipe.loss`.
         data: Function that returns the examples to train on: a dict of arrays, an object with `len()` and `[index]`
             whose items are dicts of arrays, or a `plimsoll.Hdf5`.
         optimizer: An optax transformation, a `plimsoll.AdamW`, or a function of the number of steps that returns one.

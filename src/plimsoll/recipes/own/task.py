@@ -32,11 +32,11 @@ PARTS = {"trainable", "frozen", STATE}
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 NUMBERS = (*ARRAYS, bool, int, float)
 NO_ARRAY = (
-    "leave out of the tree what is no array (Equinox: eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the"
-    " loss)"
+    "keep objects that are no arrays out of the tree (Equinox: eqx.filter(model, eqx.is_inexact_array), and"
+    " eqx.combine in the loss)"
 )
 OF_A_MEAN = (
-    '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; where they do not count alike'
+    '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; if they do not count alike'
     " (padded tokens), return (sum, weight)"
 )
 
@@ -152,8 +152,8 @@ class GivenTask:
 
     def _not_sums(self, what: str) -> RecipeError:
         return RecipeError(
-            f"the loss of {self.called} must return two scalars, the sum over the examples of the batch and what it is"
-            f" to be divided by (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
+            f"the loss of {self.called} must return two scalars, the sum over the examples of the batch and its"
+            f" divisor (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
             f" (total, weight){OF_A_MEAN}"
         )
 
@@ -258,7 +258,7 @@ def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) ->
             f"the loss of {task.called} is no sum over examples: the first two together give the total"
             f" {together.total:.6g} with the weight {together.weight:g}, and one by one they add up to"
             f" {sums.total:.6g} with the weight {sums.weight:g}. A plan that splits the batch would learn something"
-            " else. Take jnp.sum instead of jnp.mean, return the number of examples as the weight, and leave out what"
-            ' looks at the whole batch, or give it to the loss as `state` (docs/your-own.md, "Batch norm")'
+            " else. Take jnp.sum instead of jnp.mean, return the number of examples as the weight, and leave out"
+            ' statistics of the whole batch, or give them to the loss as `state` (docs/your-own.md, "Batch norm")'
             f"{OF_A_MEAN}"
         )

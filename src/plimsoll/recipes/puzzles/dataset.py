@@ -49,7 +49,7 @@ class PuzzleSet:
             """Number of identifiers, with the blank one: rows of an embedding table."""
         except (LookupError, TypeError, ValueError) as problem:
             raise DataError(
-                f"{sizes_path} is not that of a data set of puzzles ({problem!r}): prepare the data set again"
+                f"{sizes_path} does not describe a data set of puzzles ({problem!r}): prepare the data set again"
             ) from None
 
         # Tokens.

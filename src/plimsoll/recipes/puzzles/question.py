@@ -72,7 +72,7 @@ def solvable(spec: PuzzleSpec, run: str) -> Form:
     if form is None:
         raise RecipeError(
             f"{run} has puzzles of {spec.length:,} tokens from a vocabulary of {spec.vocab:,}: neither Sudoku"
-            " nor a maze nor ARC, so it is not known how they are written. `plimsoll evaluate` says how many it solves"
+            " nor a maze nor ARC, so their form is not known. `plimsoll evaluate` reports the share that it solves"
         )
     return form
 

@@ -1,4 +1,4 @@
-"""Solves one puzzle with a trained model: every supervision step, and whether the answer keeps the rules.
+"""Solves one puzzle with a trained model: every supervision step, and a check of the answer against the rules.
 
 This module imports JAX. The parameters are those of an evaluation: the average of the weights, if there is one.
 """

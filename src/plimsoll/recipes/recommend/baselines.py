@@ -119,7 +119,7 @@ class Baselines:
 
 
 def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row. Row i is that of `items[i]`, which is not its own neighbour.
+    """Returns the `most` highest values of each row. Row i belongs to `items[i]`, which is not its own neighbour.
 
     `cosines` is changed.
     """

@@ -165,7 +165,7 @@ class Items(Model):
             loss_whole=False,
             loss_rows=spec.length,
             attention_chunks=attention_blocks_of(spec.length),
-            # Chunks of a published model's feed-forward part; the small reader's is computed whole.
+            # Only the feed-forward layers of a published model are computed in chunks.
             mlp_chunks=chunks_of(spec.length) if is_published else (),
             begins_with="--data, --pretrained" if is_published else "--data",
             frozen_given=is_published and self.freeze,
