@@ -2,10 +2,9 @@
 
     beta_t = gamma * (B x_t)        c_t = lambda * c_{t-1} + beta_t        y_t = sigmoid(W x_t) * (C c_t + D x_t)
 
-with lambda = exp(-exp(nu) + i theta), inside the unit disc for every nu, and gamma = sqrt(1 - |lambda|^2), which
-keeps states as large as their input. gamma follows from lambda and is not learned, so that the two
-cannot drift apart. C reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349,
-sections 3.3 and 3.4.
+with lambda = exp(-exp(nu) + i theta), inside the unit disc for every nu, and gamma = sqrt(1 - |lambda|^2), which keeps
+states as large as their input. gamma follows from lambda and is not learned, so that the two cannot drift apart. C
+reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349, sections 3.3 and 3.4.
 
 States and their coefficients are float32 for every `precision` and `activations`: with 1 - |lambda| = 1e-4, bfloat16
 would round lambda to 1. A layer's memory does not grow with the distance that it looks back, and the model needs no

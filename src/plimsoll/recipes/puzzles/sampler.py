@@ -4,9 +4,9 @@
 last puzzle that do not fit are left out), and the incomplete batch at the end of an iteration is dropped.
 
 The published sampler works the same way (Tiny Recursive Models, puzzle_dataset.py), with two differences: its choice
-of examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance.
-Here each epoch and each batch has its own generator, so the position is iteration, batch and group, and only one
-epoch's order is in memory.
+of examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance. Here each
+epoch and each batch has its own generator, so the position is iteration, batch and group, and only one epoch's order is
+in memory.
 """
 
 from collections.abc import Iterator

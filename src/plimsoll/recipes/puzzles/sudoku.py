@@ -1,10 +1,10 @@
 """`plimsoll prepare sudoku`: puzzles from a table or generated, with augmentations, as for Tiny Recursive Models.
 
 Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No training puzzle, augmented or
-not, has a solution of the test split. An augmentation is as hard as its puzzle: digits are
-permuted, the board is transposed (if boxes are square, half of the time), and bands of rows, rows within each, stacks
-of columns and columns within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 1.2e12. Format and augmentation:
-build_sudoku_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+not, has a solution of the test split. An augmentation is as hard as its puzzle: digits are permuted, the board is
+transposed (if boxes are square, half of the time), and bands of rows, rows within each, stacks of columns and columns
+within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 1.2e12. Format and augmentation: build_sudoku_dataset.py of
+Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
 from collections.abc import Iterable, Iterator

@@ -2,8 +2,8 @@
 
 Jolicoeur-Martineau 2025, https://arxiv.org/abs/2510.04871, with its public code for details that the paper omits. A
 supervision step is `high_cycles` rounds, each of `low_cycles` times `low = module(low, high + x)` and then
-`high = module(high, low)`; the gradient goes through the last round only. The rounds before it,
-two nested scans, keep nothing for the backward pass. `recipes/puzzles/act.py` makes a task of it.
+`high = module(high, low)`; the gradient goes through the last round only. The rounds before it, two nested scans, keep
+nothing for the backward pass. `recipes/puzzles/act.py` makes a task of the network.
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
 computed in float32, whatever the precision of the dots. With `activations` in bfloat16 the latents are bfloat16 within

@@ -2,9 +2,9 @@
 
 An adapter maps a row of the item table to the model's input; the same adapter maps it to the vector v that the model's
 output h is compared with. If the shape is `direct`, v is the row itself. With a full softmax, p(i) is the softmax of
-h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one
-over the members of the item's cluster. That costs `clusters + largest_cluster` products; the full softmax costs
-`items`. Subbiah et al. 2025 (EfficientIDs).
+h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one over
+the members of the item's cluster. That costs `clusters + largest_cluster` products; the full softmax costs `items`.
+Subbiah et al. 2025 (EfficientIDs).
 
 Both are distributions over the items. Padding has no probability, an empty place in a cluster has a score of -inf, and
 the only member of a cluster has p(i | c) = 1.

@@ -1,7 +1,8 @@
 """Task of predicting the next item: a reader of histories between two uses of the item table.
 
-The table's rows are its input, and are compared with its output (recipes/recommend/items.py). If it is frozen, rows
-and adapter still get a gradient through it, and a small transformer may be trained beside it (`item_reader.Side`).
+The table's rows are the reader's input, and are compared with its output (recipes/recommend/items.py). If the reader is
+frozen, rows and adapter still get a gradient through it, and a small transformer may be trained beside it
+(`item_reader.Side`).
 """
 
 import jax
@@ -128,7 +129,7 @@ class NextItem:
 
 
 def next_item(model: ItemModel, spec: ItemSpec, compute: Compute) -> NextItem:
-    """Returns the task of a model: with a small transformer, or a published model, beside one if that is frozen."""
+    """Returns the task with a small transformer, a published model, or both if the published model is frozen."""
     shape = model.shape(spec)
     dropout = model.dropout
     published = model.published
