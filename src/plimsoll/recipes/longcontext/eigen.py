@@ -28,8 +28,8 @@ from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
 
 SLOWER = 4.0
-"""Factor of nu and theta as parameters. They so learn at a quarter of the learning rate, because the length of a step
-of Adam does not depend on a parameter's scale."""
+"""Factor by which nu and theta are stored. It makes them learn at a quarter of the learning rate, because the length of
+a step of Adam does not depend on a parameter's scale."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 FORGETS_WITHIN = 1e-6, 20.0
 """Bounds of exp(nu) = -log |lambda|, to which it is clipped. The lower one is near the resolution of float32; with the
