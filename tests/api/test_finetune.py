@@ -32,7 +32,7 @@ def tune(folder, **options):
 def test_its_options_are_those_of_the_recipe():
     with pytest.raises(plimsoll.RecipeError, match=r"finetune has no option lora_rnak: did you mean lora_rank\?$"):
         plimsoll.finetune("org/name", lora_rnak=8)
-    with pytest.raises(plimsoll.RecipeError, match="--lora-rank 0 learns the whole model, and --lora-targets are of"):
+    with pytest.raises(plimsoll.RecipeError, match="--lora-rank 0 trains the whole model, and --lora-targets are for"):
         plimsoll.finetune("org/name", lora_rank=0, lora_targets="q")
 
 

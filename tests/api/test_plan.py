@@ -283,7 +283,7 @@ def test_another_program_with_the_same_functions_continues_to_the_same_parameter
     assert newest_fingerprint(tmp_path / "run") == newest_fingerprint(trained / "run")
     other = SCRIPT.replace("return total, weight", "return 2 * total, weight")
     done = scripted(tmp_path, tmp_path / "run", 12, text=other)
-    assert "is a run of another loss: what it held when the run began" in done.stderr
+    assert "is a run of another loss: its content when the run began" in done.stderr
     assert RunFolder(tmp_path / "run").saved_steps()[-1] == 12
 
 

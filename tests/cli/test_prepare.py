@@ -88,7 +88,7 @@ def test_what_was_left_out_of_interactions_is_counted_and_damage_is_said_with_th
     words = ["--interactions", interactions, "--out", tmp_path / "set", "--clustering", "frequency"]
     text = typed(capsys, "prepare", "recommend", *words)
     assert "219 interactions of 32 users with 15 items" in text
-    assert "were of an item that the user had taken before, and left out: 1" in text
+    assert "repeats of an item by the same user, left out: 1" in text
     assert "users with too few: 1" in text
     assert "items with too few: 3" in text
     path = tmp_path / "set/clusters.npy"

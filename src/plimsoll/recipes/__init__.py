@@ -1,1 +1,1 @@
-"""What to learn: a folder per workload with its model, data, preparation, evaluation, tables and presets."""
+"""Recipes (training problems): a folder per workload with its model, data, preparation, evaluation and tables."""

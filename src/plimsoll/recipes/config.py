@@ -1,4 +1,4 @@
-"""A recipe as the text of a TOML file, which `--config FILE` reads: one table of the form of presets.toml."""
+"""A recipe as a TOML file for `--config FILE`: one table, in the form of presets.toml."""
 
 import json
 import re
@@ -15,7 +15,7 @@ def to_toml(recipe: Recipe, name: str) -> str:
     """Returns the TOML of a recipe: its parts, the options that were set, and the others as comments.
 
     Raises:
-        RecipeError: The recipe is of functions in a Python file.
+        RecipeError: The recipe is made of Python functions.
     """
     saved = to_dict(recipe)
     if saved["kind"] == FROM_FILE:

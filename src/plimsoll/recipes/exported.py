@@ -1,4 +1,4 @@
-"""Writing a trained model for other programs: each form into a folder that is new, whole or not at all."""
+"""Export of a trained model for other programs: each form is written into a new folder, completely or not at all."""
 
 import os
 import shutil
@@ -24,17 +24,17 @@ def exported(
     request: Mapping[str, Any],
     writers: Mapping[str, Callable[[Path], int]],
 ) -> dict[str, Any]:
-    """Writes every form that is requested, and returns run, step, and by form its place, parameters and bytes.
+    """Writes every requested form, and returns the run, the step, and the folder, parameters and bytes of each form.
 
     Args:
         trained: The run.
-        request: Place of each form of FORMS that is wanted.
+        request: Folder of each requested form of FORMS.
         writers: For each form that the run has, a function that writes it into an empty folder, checks what it wrote,
             and returns the number of its parameters. A run without adapters has no form `adapter`.
 
     Raises:
-        PlimsollError: A form cannot be written, or its place is taken, named twice, or not to be written to. All forms
-            are checked first, and nothing is written then.
+        PlimsollError: A form cannot be written, or its folder is not empty, named twice, or not writable. All forms
+            are checked before any is written.
     """
     places = _places(trained, request, writers.keys())
     answer: dict[str, Any] = {"run": trained.run, "step": trained.step}
@@ -49,7 +49,7 @@ def exported(
 
 
 def _places(trained: TrainedRun, request: Mapping[str, Any], possible: Collection[str]) -> dict[str, Path]:
-    """Returns the place of each form that is requested, after checking that all of them can be written."""
+    """Returns the folder of each requested form, after a check that all of them can be written."""
     places = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
     if len(set(places.values())) < len(places):
         raise RecipeError(
@@ -72,7 +72,7 @@ def _places(trained: TrainedRun, request: Mapping[str, Any], possible: Collectio
 
 
 def require_written(folder: Path, shape: DecoderShape) -> None:
-    """Raises DataError where a Hugging Face folder that was written is not read back as the model that it is of."""
+    """Raises DataError if an exported Hugging Face folder does not describe the exported model."""
     if read_shape(folder) != shape:
         raise DataError(
             f"{folder} was written with settings that do not describe the model: this is an error of plimsoll, please"
@@ -83,10 +83,10 @@ def require_written(folder: Path, shape: DecoderShape) -> None:
 
 @contextmanager
 def _unfinished(form: str, place: Path) -> Iterator[Path]:
-    """Gives a new folder beside a place, which is removed at the end if it is still there.
+    """Yields a temporary folder beside `place`, and removes it at the end unless it was renamed.
 
     Raises:
-        RecipeError: The operating system does not let it be written.
+        RecipeError: The folder cannot be written.
     """
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

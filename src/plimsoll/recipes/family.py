@@ -1,7 +1,7 @@
-"""How recipes are registered: one `Family` names parts, presets, and data sets.
+"""Registration of recipes: a `Family` names parts, presets, and data sets.
 
-What is built in is described in `built_in.toml` and `presets.toml`. A package of anybody's names its own `Family` in
-the entry point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports
+`built_in.toml` and `presets.toml` describe the built-in family. Any package may name its own `Family` in the entry
+point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports
 no recipe.
 """
 
@@ -13,19 +13,19 @@ T = TypeVar("T")
 
 
 class Preset(NamedTuple):
-    """One complete recipe by its name: its parts and options, and a line about it."""
+    """Record of one complete recipe: its parts, its options, and a line about it."""
 
     purpose: str
-    """Line of `plimsoll recipes`."""
+    """Line about it in `plimsoll recipes`."""
     parts: Mapping[str, str]
     """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}; or of
     the one class that has all of them, like {"recipe": "waves"}."""
     options: Mapping[str, Any] = {}
     """Options that differ from the defaults of the parts."""
     example: str = ""
-    """Options with which `plimsoll train NAME` runs, for its help: those without which it does not, and --memory."""
+    """Example options for the help of `plimsoll train NAME`: the required ones and --memory."""
     often: tuple[str, ...] = ()
-    """Options of the recipe, and levers, that are used most, in the order of `-h`: at least seven are shown."""
+    """Most used options and levers of the recipe, in the order of `-h`, which shows at least the first seven."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class Preparation:
     options: str
     """"module:Class": a dataclass. Its fields are the options, and their docstrings the help; one of them is `out`."""
     make: str
-    """`function(options) -> dict`: makes the data set, says on standard error what it does, and returns the answer."""
+    """`function(options) -> dict`: makes the data set, reports progress on standard error, and returns the answer."""
     text: str
-    """`function(answer) -> str`: what is printed without --json."""
+    """`function(answer) -> str`: the text that is printed without --json."""
     example: str
     """A command, shown in `--help`."""
     own_process: bool = False
-    """Made in a process of its own, whose allocator keeps buffers of a few sizes (`environment.for_making`)."""
+    """True to make it in a process whose allocator keeps buffers of a few sizes (`environment.for_making`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,30 @@ class Inspection:
     """Form of data set that `plimsoll inspect` recognises."""
 
     recognises: str
-    """`function(path) -> bool`."""
+    """`function(path) -> bool`: True if the path holds such a data set."""
     describe: str
-    """`function(path) -> dict`: what `inspect --json` prints."""
+    """`function(path) -> dict`: the answer of `inspect --json`."""
     table: str
-    """`function(description) -> str`."""
+    """`function(description) -> str`: the text of `inspect` without --json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Package of recipes: all that plimsoll is told of it."""
+    """Parts, presets and data sets that a package registers."""
 
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By role (model, data, optimizer; recipe of an `OwnRecipe`): name in `recipe.json` to "module:Class", which has
-    that `name`."""
+    """Class as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and by the class's `name`,
+    which `recipe.json` holds."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     prepares: Mapping[str, Preparation] = field(default_factory=dict)
     inspects: tuple[Inspection, ...] = ()
 
     @property
     def names(self) -> set[str]:
-        """All names that it takes."""
+        """All names that the family registers."""
         return {*self.presets, *self.prepares, *(name for names in self.parts.values() for name in names)}
 
 
 def content_of(options: Any, kind: type[T]) -> T:
-    """Returns the part of the options that the content of a data set follows from: those that `kind` has."""
+    """Returns the options that determine the content of a data set: the fields of `kind`."""
     return kind(**{name.name: getattr(options, name.name) for name in fields(kind)})  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The options of a recipe's parts as one flat list: each has one name, and stands in one part.
+"""The options of a recipe's parts as one flat list: each has one name, and belongs to one part.
 
-Some options say the same thing in other words: `--target-params` and a shape, `--steps` and `--epochs`. A preset may
-have set one of them; then what the user gives counts, and the preset's gives way (`Part.gives_way`).
+Some options set the same thing: `--target-params` and a shape, `--steps` and `--epochs`. If a preset sets one of them
+and the user another, the user's value counts, and the preset's is reset (`Part.gives_way`).
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from plimsoll.options import Option, Options, flag_of, options_of
 from plimsoll.recipes.recipe import Recipe
 
 NAMES_OF_DATA = ("data", "dataset_id")
-"""Names of the option that names data; a recipe has one of them, and understands the other in Python."""
+"""Names of the option that names data; a recipe has one of them, and accepts the other in Python."""
 NOTHING = (None, "none", "")
-"""Values that say nothing, so that nothing gives way to them."""
+"""Values of an option that is not set, to which no other option gives way."""
 
 
 def rows(recipe: Recipe) -> tuple[Option, ...]:
@@ -24,18 +24,18 @@ def rows(recipe: Recipe) -> tuple[Option, ...]:
 
 
 def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
-    """Returns the recipe without what gives way to the options that a user typed.
+    """Returns the recipe after a reset of the options that give way to those that a user typed.
 
     Args:
         recipe: Recipe as it was before the user's options.
         typed: Options that the user typed, with their values.
 
     Returns:
-        The recipe, in which the typed options are not set yet, and a clause that says what gave way; empty if nothing
-        did.
+        The recipe, in which the typed options are not set yet, and a clause that names the reset ones; empty if there
+        are none.
 
     Raises:
-        RecipeError: An option was typed together with another that says the same, at its default.
+        RecipeError: Two typed options set the same thing, one of them to its neutral value.
     """
     values = recipe.options
     neutral: dict[str, Any] = {}
@@ -54,16 +54,16 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
 
 
 def _are_typed(name: str, others: Mapping[str, Any], typed: Mapping[str, Any]) -> bool:
-    """Returns whether one of `others`, which give way to the option `name`, was typed, too.
+    """Returns True if one of `others`, which give way to the option `name`, was typed, too.
 
-    A part refuses what contradicts it, but cannot know that its default was typed: that is refused here.
+    Raises RecipeError if it has its neutral value: a part refuses other contradictions, but cannot see that one.
     """
     too = {other: value for other, value in typed.items() if other in others}
     for other, value in too.items():
         if value == others[other] and value not in NOTHING:
             raise RecipeError(
-                f"{flag_of(name)} {typed[name]} and {flag_of(other)} {_shown(value)} say the same in other words: leave"
-                " one of the two out"
+                f"{flag_of(name)} {typed[name]} and {flag_of(other)} {_shown(value)} set the same thing: leave one of"
+                " the two out"
             )
     return bool(too)
 
@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
 
 
 def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe with the options, each of which may take the place of what the recipe has set.
+    """Returns the recipe with other options, after a reset of those that give way to them.
 
     Args:
         recipe: Recipe to change.
@@ -87,7 +87,7 @@ def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
 
 
 def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns options in which data has the recipe's own name for it: `data`, or `dataset_id` of texts and chats.
+    """Returns the options, with the recipe's own name for its data: `data`, or `dataset_id` for texts and chats.
 
     Args:
         options: Values by name.
@@ -109,9 +109,9 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
 
 
 def unresolvable_data(recipe: Recipe) -> dict[str, DataError]:
-    """Returns errors of options whose data is no file or folder here, and no possible Hugging Face id, by flag.
+    """Returns an error by flag for each option whose data is neither a file or folder nor a possible Hugging Face id.
 
-    Asks no network.
+    Uses no network.
     """
     from plimsoll.data import EMBEDDED
     from plimsoll.data.text.opening import require_named
@@ -129,7 +129,7 @@ def unresolvable_data(recipe: Recipe) -> dict[str, DataError]:
 
 
 def chosen(recipe: Recipe, base: Recipe | None = None) -> dict[str, Any]:
-    """Returns the options that are not as in `base`, or as by default."""
+    """Returns the options that differ from `base`; from the defaults if `base` is None."""
     if base is None:
         before = {option.name: option.default for part in recipe.parts.values() for option in options_of(type(part))}
     else:

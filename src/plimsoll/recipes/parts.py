@@ -1,9 +1,9 @@
-"""What a recipe is put together from, and the values that pass between its parts. Imports neither JAX nor NumPy.
+"""The parts of a recipe, and the values that pass between them. Imports neither JAX nor NumPy.
 
     model.needs()  --Needs-->    data.spec(needs)  --Spec-->  model.task(spec, compute)
     length         --Reading-->  data.prepare(reading), data.source(reading), data.validation(reading)
 
-A model and a data part that share a spec (specs.py) go together in any recipe.
+A recipe may combine any model with any data that gives the specs it reads (specs.py).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Batch = Mapping[str, Any]
 
 NO_SPEC = Spec(arrays={})
 MOST_STEPS = MOST_EXAMPLES = 2**31 - 1
-"""The number of a step, and that of an example in its batch, are int32 on the device."""
+"""Most optimizer steps of a run, and most examples of a batch: both numbers are int32 on the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Length(Part):
-    """Examples per step, and how long a run is."""
+    """Examples per step, and the length of a run."""
 
     group = "length"
     gives_way: ClassVar = {"steps": {"epochs": None}, "epochs": {"steps": None}}
@@ -45,7 +45,7 @@ class Length(Part):
     """Examples per optimizer step. The plan splits them into micro-batches that fit the memory; the result is the
     same."""
     gradient_accumulation_steps: PositiveInt = 1
-    """Multiplies --batch-size, as in other trainers. --micro-batch fixes how many examples go through at a time."""
+    """Multiplies --batch-size, as in other trainers. --micro-batch fixes the examples per forward pass."""
     steps: Annotated[Count | None, Interval(ge=1, le=MOST_STEPS)] = None
     """Optimizer steps of the whole run, over which the learning rate is scheduled. By default --epochs decides."""
     epochs: PositiveFloat | None = None
@@ -74,13 +74,13 @@ class Length(Part):
         return self.batch_size * self.gradient_accumulation_steps
 
     def epochs_of(self, data: str) -> float:
-        """Returns the passes over the data, where no steps are given.
+        """Returns the number of passes over the data of a run without --steps.
 
         Args:
             data: Name of the data, for messages.
 
         Raises:
-            RecipeError: Nothing says how long the run is.
+            RecipeError: Neither --epochs nor --default-epochs is set.
         """
         epochs = self.epochs or self.default_epochs
         if epochs is None:
@@ -95,12 +95,12 @@ class Length(Part):
         Args:
             examples: Number of examples to train on.
             data: Name of the data, for messages.
-            facts: As `Prepared` has them.
-            seq_len: Tokens of an example, where --seq-len says how many examples there are.
+            facts: Value of `Prepared.facts`.
+            seq_len: Tokens of an example if --seq-len determines the number of examples.
 
         Raises:
-            DataError: There are fewer examples than a batch has.
-            RecipeError: Nothing says how long the run is, or it has no step.
+            DataError: The data has fewer examples than a batch.
+            RecipeError: The run's length is not set, or is less than one step.
         """
         batch = self.effective_batch
         if examples < batch:
@@ -116,7 +116,7 @@ class Length(Part):
             return Prepared(steps=self.steps, steps_per_epoch=per_epoch, facts=facts)
         epochs = self.epochs_of(data)
         if epochs * per_epoch < 1:
-            # Rounded up in its third digit, so that the number that is named is enough.
+            # Rounded up to three digits, so that the suggested number is enough.
             raise RecipeError(
                 f"--epochs {epochs:g} of the {examples:,} examples in {data} is less than one step of {batch:,}: give"
                 f" --epochs {1.005 / per_epoch:.3g} or more, or --steps"
@@ -126,14 +126,14 @@ class Length(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a model asks of its data before any is opened."""
+    """Requirements of a model on its data, known before any data is opened."""
 
     vocabulary: int | None = None
-    """Tokens of a tokenizer that is trained for it."""
+    """Vocabulary size of the tokenizer that is trained for the model."""
     tokenizer: str | None = None
-    """Published model whose tokenizer the text is read with."""
+    """Published model whose tokenizer encodes the text."""
     longest: int | None = None
-    """Tokens that it can read at once."""
+    """Most tokens that the model can read at once; None if there is no limit."""
 
     def require_readable(self, seq_len: int) -> None:
         """Raises RecipeError for more tokens than the model was made to read at once."""
@@ -151,7 +151,7 @@ class Reading:
     needs: Needs
     length: Length
     folder: Path = Path()
-    """Folder of the run, with what was prepared for it."""
+    """Folder of the run, with its prepared files."""
 
     @property
     def batch_size(self) -> int:
@@ -164,7 +164,7 @@ class Reading:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Facts about the data that was prepared (`Prepared.facts`); none where nothing was."""
+        """Facts about the prepared data (`Prepared.facts`); empty before preparation."""
         from plimsoll.files.run_folder import RunFolder
 
         run = RunFolder(self.folder)
@@ -190,13 +190,13 @@ class Prepared:
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
-    """Optimizer steps that were taken with other data: a position or an evaluation up to there is not of this data."""
+    """Optimizer steps taken with earlier data: positions and evaluations up to that step are not of this data."""
     spec: Spec = NO_SPEC
-    """What an example looks like, which the recipe fills in: a trained model is built by it without its data."""
+    """Spec of the examples, set by the recipe: a trained model can be built from it without the data."""
 
     @classmethod
     def read(cls, folder: RunFolder) -> Prepared:
-        """Reads what was prepared for a run. Raises PlimsollError if its data.json is not as it was written."""
+        """Returns the content of a run's data.json. Raises PlimsollError if it is not in the form of `to_json`."""
         with as_written(f"data.json of {folder.path}"):
             saved: dict[str, Any] = dict(folder.read("data.json"))
             spec = spec_of(saved.pop("spec"))
@@ -210,23 +210,23 @@ class Prepared:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what data.json keeps."""
+        """Returns the content of data.json."""
         return asdict(self) | {"spec": self.spec.to_json()}
 
 
 @dataclass(frozen=True)
 class OwnRung:
-    """Configuration that `plimsoll ladder` compares, in a list of the recipe's own (`Model.ladder`)."""
+    """Configuration in a recipe's own list for `plimsoll ladder` (`Model.ladder`)."""
 
     name: str
     words: str
-    """Description of what it adds to the configuration before, for the table."""
+    """Description for the table: the change from the configuration before."""
     levers: Mapping[str, Any]
     """Memory-saving options that it adds, by name, to those of the configurations before."""
     fields: Mapping[str, Any]
     """Fields of the recipe that it changes."""
     host: bool = False
-    """Whether it moves bytes to host memory, so that it is left out on a CPU."""
+    """True if it moves bytes to host memory: `plimsoll ladder` leaves it out on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,27 +236,27 @@ class HostMemory:
     bytes: int
     """Bytes at the peak."""
     beside_accelerator: int = 0
-    """Bytes besides these on a GPU or TPU: the host's cores are free there, and may run more threads."""
+    """Further bytes on a GPU or TPU, where free host cores may run more threads."""
     advice: str = ""
-    """Option that makes it less, like "a smaller --batch-size", for refusals. Empty if nothing helps."""
+    """Way to reduce the bytes, like "a smaller --batch-size", for error messages. Empty if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """What the code of a recipe supports, and values that are worth trying for it."""
+    """Levers that the code of a recipe supports, and values that are worth trying for it."""
 
     levers: tuple[str, ...] = ()
-    """Levers (memory-saving options) that the code supports. Those of the loss are `precision`, `remat`, `loss_chunk`,
-    and `remat_offload` if it wraps its blocks by `levers.remat`; those of the optimizer are `optimizer_bits`,
-    `weight_bits` and `offload`. Both are needed for `layerwise`, which requires `remat`."""
+    """Levers (memory-saving options) that the code supports. Those of the loss include `precision`, `remat`,
+    `loss_chunk`, and `remat_offload` if it wraps its blocks by `levers.remat`; those of the optimizer are
+    `optimizer_bits`, `weight_bits` and `offload`. `layerwise` needs support by both, and `remat`."""
     layerwise: int = 0
     """Backward passes of a layer-by-layer training step: 1 or 2; 0 if there is no such step. The second one is for the
-    norm of the whole gradient, where gradients are clipped by it."""
+    norm of the whole gradient, if gradients are clipped by it."""
     loss_chunks: tuple[int, ...] = ()
-    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
-    are some, it tries sizes of its own on an NVIDIA GPU."""
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. Unless
+    empty, it tries sizes of its own instead on an NVIDIA GPU."""
     loss_whole: bool = True
-    """Whether the planner also tries the loss with all logits at once. Users can fix either choice."""
+    """True if the planner also tries the loss with all logits at once. Users can fix either choice."""
     loss_rows: int | None = None
     """Rows of logits per example, which a chunked loss splits: tokens of a language model. None if unknown."""
     attention_chunks: tuple[int, ...] = ()
@@ -279,7 +279,7 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class Uses:
-    """What is done with a trained model."""
+    """Uses of a trained model: commands, the best checkpoint, the report."""
 
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     """Functions behind `plimsoll evaluate`, `sample`, `export`, `solve` and `rank`, by command. Without an entry,
@@ -289,11 +289,11 @@ class Uses:
     best_by: str = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
     tables: tuple[str, ...] = ()
-    """Names of metrics with a number at their end, like `unexplained_12`, that a logged row has as one dict."""
+    """Names of numbered metrics, like `unexplained` for `unexplained_12`, that a logged row has as one dict."""
     reported: Callable[[Mapping[str, float], Spec], dict[str, Any]] = lambda metrics, spec: dict(metrics)
-    """From the mean of each metric over the validation set to what `plimsoll evaluate` reports."""
+    """Function from the mean of each metric over the validation set to the report of `plimsoll evaluate`."""
     exhibits: Callable[[Mapping[str, Any], Spec], list[dict[str, Any]]] = lambda metrics, spec: []
-    """From the metrics of the last evaluation to further tables and plots of the HTML report.
+    """Function from the metrics of the last evaluation to further tables and plots of the HTML report.
 
     Each is a dict, like {"kind": "table", "title": "...", "caption": "...", "header": ["system", "R^2"], "rows":
     [["pendulum", "0.98"]]}. All have a title and a caption. "curves" has `x_label`, `y_label`, `x` (list of numbers)
@@ -304,48 +304,48 @@ class Uses:
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Part):
-    """The network and its loss. `task` has to be written, or `implementation` to be set, and `reads`."""
+    """The network and its loss. A subclass sets `reads`, and either sets `implementation` or overrides `task`."""
 
     group = "model"
     reads: ClassVar[type[Spec]] = Spec
-    """Examples that it understands, like TokenSpec."""
+    """Class of the examples that it reads, like TokenSpec."""
     implementation: ClassVar[str] = ""
-    """What `task` calls with the model, the spec and `compute`, as "module:name", a class or a function. It is
-    imported there, with JAX."""
+    """Class or function, as "module:name", that `task` calls with the model, the spec and `compute`. `task` imports it,
+    with JAX."""
     uses: ClassVar[Uses] = Uses()
-    """What is done with the trained model: commands, the best checkpoint, the report."""
+    """Uses of the trained model: commands, the best checkpoint, the report."""
 
     def task(self, spec: Any, compute: Compute) -> Task:
         """Returns the model and its loss as pure functions of parameters and a batch.
 
         Args:
-            spec: What an example looks like, of the class `reads`.
+            spec: Spec of the examples, of the class `reads`.
             compute: Settings of the plan that the model follows, like `compute.precision` and `compute.remat`.
 
         Raises:
-            RecipeError: The model says no task, or the examples are none that it can read.
+            RecipeError: The model defines no task, or cannot read the examples.
         """
         if not self.implementation:
             raise RecipeError(
-                f"the model {type(self).__name__} has no method `task`: it returns first weights and loss"
+                f"the model {type(self).__name__} has no method `task`, which returns initial weights and the loss"
             )
         return resolved(self.implementation)(self, spec, compute)
 
     def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule | None:
-        """Returns the rule for the rows of its tables that a step reads; None, the default, where it has no tables.
+        """Returns the update rule for the table rows that a step reads; None, the default, if the model has no tables.
 
         Args:
-            optimizer: Rule for all other parameters.
+            optimizer: Optimizer of all other parameters.
             steps: Optimizer steps of the whole run.
         """
         return None
 
     def needs(self) -> Needs:
-        """Returns what it asks of its data, before any is opened. Nothing by default."""
+        """Returns the model's requirements on its data. None by default."""
         return Needs()
 
     def hints(self, spec: Any) -> Hints:
-        """Returns the levers that its code supports, and values worth trying. None by default."""
+        """Returns the levers that the model's code supports, and values worth trying. None by default."""
         return Hints()
 
     def most(self, option: str) -> tuple[int, str] | None:
@@ -372,7 +372,7 @@ class Model(Part):
     def load(self, params: Any, spec: Any, data: Any) -> Any:
         """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete.
 
-        Called if `Hints.begins_with` names the options of weights that a run begins with.
+        Called if `Hints.begins_with` is not empty.
         """
         return params
 
@@ -387,7 +387,7 @@ class Model(Part):
         """Checks once, before training, the files of weights that a run begins with.
 
         Returns:
-            What identifies them, as JSON. Nothing by default.
+            Facts that identify the files, as JSON. Empty by default.
         """
         return {}
 
@@ -397,19 +397,19 @@ class Model(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Part):
-    """Where examples come from. Opens no file that a plan can do without."""
+    """Source of the examples. A plan opens only the files that it needs."""
 
     group = "data"
     gives: ClassVar[type[Spec]] = Spec
-    """Examples that it yields."""
+    """Class of the examples that it yields."""
     spec_in_data: ClassVar[bool] = False
-    """Whether no spec can be made from the options alone, so that planning needs the data, too."""
+    """True if the spec does not follow from the options alone, so that planning needs the data."""
     named_by: ClassVar[str] = "data"
     """Option that names the data."""
     missing: ClassVar[str] = ""
-    """Clause for the refusal of a run without that option: what to name."""
+    """Clause for the error message if that option is missing: the data to name."""
     no_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
-    """Clause for error messages: why a run may have no validation set, and what to do about it."""
+    """Clause for error messages: reason and remedy for a run without a validation set."""
 
     @property
     def title(self) -> str:
@@ -417,17 +417,17 @@ class Data(Part):
         return getattr(self, self.named_by, "the data")
 
     def refuse_missing(self) -> None:
-        """Raises RecipeError where the user named no data."""
+        """Raises RecipeError if the user named no data."""
         if not self.title:
             raise RecipeError(f"{flag_of(self.named_by)} is missing: {self.missing}")
 
     @abstractmethod
     def spec(self, needs: Needs) -> Spec:
-        """Returns what an example looks like; from the options alone where no data is named."""
+        """Returns the spec of the examples; from the options alone if no data is named."""
 
     @abstractmethod
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the host memory that reading takes; an estimate before anything is prepared.
+        """Returns the host memory that reading takes; an estimate if nothing is prepared.
 
         Args:
             prepared: Result of `prepare`; None if nothing is prepared yet.
@@ -436,7 +436,7 @@ class Data(Part):
         """
 
     def in_flight(self, reading: Reading, prefetch: int) -> int:
-        """Returns the bytes of batches: those made ahead, one in the making, one taken, the step's own copy of it."""
+        """Returns the bytes of batches in host memory: prefetched, in preparation, taken, and copied for the step."""
         return (prefetch + 3) * reading.batch_size * self.spec(reading.needs).example_bytes
 
     @abstractmethod
@@ -465,7 +465,7 @@ class Data(Part):
         """Returns the validation batches in order, of `examples` each; empty if there is no validation set."""
 
     def facts(self) -> Facts:
-        """Returns what distinguishes the files of this data from others; nothing by default."""
+        """Returns facts that identify the files of this data; empty by default."""
         return Facts()
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
@@ -474,7 +474,7 @@ class Data(Part):
         Args:
             prepared: Result of `prepare` at the start of the run.
             reading: How the data is read.
-            training: Whether files that only training reads are looked at, too.
+            training: True to check files that only training reads, too.
         """
         if prepared.files:
             require_same(self.title, prepared.files, self.facts())
@@ -484,7 +484,7 @@ class Data(Part):
 
         Args:
             run: Folder of the run.
-            prepared: What was prepared of the data that the run began with.
+            prepared: Result of `prepare` for the data that the run began with.
 
         Raises:
             DataError: Numbers in this data mean something else than in the other, like ids of another tokenizer.
@@ -492,5 +492,5 @@ class Data(Part):
         return self
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the names of the Python modules that reading imports, like ("h5py",): the planner weighs them."""
+        """Returns the Python modules that reading imports, like ("h5py",): the planner measures their memory."""
         return ()

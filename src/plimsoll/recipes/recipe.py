@@ -2,9 +2,8 @@
 
     recipe = Recipe(model=Eigen(width=256), data=Text(dataset_id="my-texts/"), optimizer=AdamW())
 
-A recipe says what is trained. How a step fits into memory is up to the plan that is found for it: no option decides
-about memory. It round-trips through JSON, and imports JAX only when its task is made, so that `--help` and bad input
-answer at once.
+A recipe says what is trained. A plan decides how a step fits into memory; no option of a recipe does. A recipe
+round-trips through JSON, and imports JAX only when its task is made, so that `--help` and error messages come at once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "`plimsoll train RECIPE --help`"
 FROM_FILE = "file"
-"""Kind of a recipe with a part that is registered nowhere: it is known by the file it stands in."""
+"""Kind of a recipe with an unregistered part: a user's file or functions identify it."""
 
 KINDS = {
     "decoder+text": "stories",
@@ -40,7 +39,7 @@ KINDS = {
     "pretrained+chat": "finetune",
     "imitator+windows": "control",
 }
-"""Kinds of recipes whose model and data have a name together."""
+"""Kind by "MODEL+DATA", for pairs that have a name of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +63,13 @@ class Recipe(metaclass=Named):
     model: Model
     """The network and its loss."""
     data: Data
-    """Where examples come from."""
+    """Source of the examples."""
     optimizer: Optimizer
-    """Settings of the update rule; or any optax transformation, if the recipe stands in a file."""
+    """Settings of the update rule; or any optax transformation, if the recipe is in a file."""
     length: Length = field(default_factory=Length)
-    """Examples per step, and how long the run is."""
+    """Examples per step, and the length of the run."""
     origin: Any = None
-    """Object of a class of the user's own, from which the parts were made; its fields are then the options."""
+    """Object of a user's class that made the parts; its fields are then the options. Else None."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", optimizer_of(self.optimizer))
@@ -83,11 +82,11 @@ class Recipe(metaclass=Named):
         names = [option.name for part in self.parts.values() for option in fields_of(type(part))]
         for name in names:
             if names.count(name) > 1:
-                raise RecipeError(f"{flag_of(name)} is an option of two parts of this recipe: an option stands in one")
+                raise RecipeError(f"{flag_of(name)} is an option of two parts of this recipe: rename one")
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Objects whose fields are the options: model, data, optimizer and length; or the one of a user's own class."""
+        """Objects whose fields are the options: model, data, optimizer and length; or the `origin`."""
         if self.origin is not None:
             return {"recipe": self.origin}
         return {"model": self.model, "data": self.data, "optimizer": self.optimizer, "length": self.length}
@@ -116,7 +115,7 @@ class Recipe(metaclass=Named):
         Raises:
             RecipeError: The recipe has no such option, or refuses its value.
         """
-        # Other parts first, then the options of each. What is no part is refused where the recipe is made.
+        # Parts first, then the options of each. `Recipe` refuses an object that is no part.
         parts = self._parts_with(options)
         known: list[str] = []
         for role, part in parts.items():
@@ -131,9 +130,9 @@ class Recipe(metaclass=Named):
         return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
 
     def _parts_with(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parts, with those that `options` brings, which are taken from there.
+        """Returns the parts, replaced by those in `options`, and removes these from `options`.
 
-        An option named like a part, as `data` is, is told from it by its value.
+        `data` may name a part or an option: the value of a part is an `Options` object.
         """
         parts = self.parts
         for role in parts.keys() & options.keys():
@@ -153,12 +152,12 @@ class Recipe(metaclass=Named):
 
     @cached_property
     def spec(self) -> Spec:
-        """What an example looks like."""
+        """Spec of the examples."""
         return self.data.spec(self.model.needs())
 
     @cached_property
     def hints(self) -> Hints:
-        """What model and optimizer support, and values worth trying for them."""
+        """Levers that model and optimizer support, and values worth trying."""
         hints = self.model.hints(self.spec)
         of_optimizer = [name for name in self.optimizer.levers if name != "layerwise"]  # the model must support it, too
         of_average = ["ema_bits"] if self.optimizer.ema_decay else []
@@ -188,7 +187,7 @@ class Recipe(metaclass=Named):
         """Returns the optimizer as an optax transformation, for weights and optimizer state in a given precision.
 
         If `ema_decay` is set, it also updates an exponential moving average (EMA) of the weights. If the model has
-        tables, it also updates the rows that a step reads.
+        tables, it also updates the table rows that a step reads.
 
         Args:
             steps: Optimizer steps of the whole run, for the learning-rate schedule.
@@ -202,7 +201,7 @@ class Recipe(metaclass=Named):
         if not storage.updates_whole and "optimizer_bits" not in self.optimizer.levers:
             raise RecipeError(
                 f"--optimizer-bits {storage.optimizer_bits} --weight-bits {storage.weight_bits} need an optimizer that"
-                " has such a form, and that of this recipe has none: take plimsoll.AdamW(...), or leave both at 32"
+                " stores fewer bits, and that of this recipe does not: take plimsoll.AdamW(...), or leave both at 32"
             )
         from plimsoll.levers.ema import Average
         from plimsoll.optimizers.in_place import in_place
@@ -215,31 +214,31 @@ class Recipe(metaclass=Named):
 
     @property
     def reading(self) -> Reading:
-        """How the data is read."""
+        """Settings by which the data is read."""
         return Reading(needs=self.model.needs(), length=self.length)
 
     def open(self, folder: Path) -> Opened:
-        """Opens the data of a run in `folder`. Refuses what is missing, before anything is downloaded."""
+        """Opens the data of a run in `folder`. Raises RecipeError if no data is named."""
         self.data.refuse_missing()
         return Opened(self, dataclasses.replace(self.reading, folder=folder))
 
 
 def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
-    """Returns the recipe of a trained model, which is built from the spec of its run where the data is missing."""
+    """Returns the recipe with the spec of its run, so that a trained model can be built without its data."""
     copy = dataclasses.replace(recipe)
-    object.__setattr__(copy, "spec", spec)  # as a cached property keeps it
+    object.__setattr__(copy, "spec", spec)  # where the cached property keeps it
     return copy
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The data of a run of a recipe, and the weights that it begins with."""
+    """The data and the initial weights of a run."""
 
     recipe: Recipe
     reading: Reading
 
     def prepare(self, say: Say) -> Prepared:
-        """Does the one-time work before training, and returns what data.json keeps.
+        """Does the one-time work before training, and returns the content of data.json.
 
         Args:
             say: Function that is called with progress messages, each a string.
@@ -263,8 +262,8 @@ class Opened:
         """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
 
         Args:
-            prepared: What `prepare` returned when the run began.
-            training: Whether files that only training reads are looked at, too.
+            prepared: Result of `prepare` when the run began.
+            training: True to check files that only training reads, too.
         """
         self.recipe.model.require_same(prepared.weights)
         self.recipe.data.require_same(prepared, self.reading, training=training)

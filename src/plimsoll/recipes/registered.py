@@ -1,6 +1,6 @@
 """Parts, presets and data sets by name: built-in ones, and packages of the entry point `plimsoll.recipes`.
 
-Nothing is loaded here but what a name asks for. Built-in names are found without looking at what is installed, and a
+A part is loaded only if it is asked for by name. Built-in names are found without a look at installed packages, and a
 package cannot take them.
 """
 
@@ -20,11 +20,11 @@ from plimsoll.recipes.verbs import resolved
 GROUP = "plimsoll.recipes"
 """Entry points of packages with recipes: name = "module:FAMILY"."""
 ROLES = ("model", "data", "optimizer")
-"""What a recipe is put together from, besides its length."""
+"""Roles of the parts of a recipe, besides its length."""
 
 
 def read_presets(path: Path) -> dict[str, Preset]:
-    """Returns the presets of a TOML file by name, each with what it takes from another by `like`."""
+    """Returns the presets of a TOML file by name. A preset inherits from the earlier one that its `like` names."""
     described = set(Preset._fields)
     tables: dict[str, dict[str, Any]] = {}
     presets = {}
@@ -67,7 +67,7 @@ def read_config_table(file: str) -> dict[str, Any]:
 
 
 def parts_in(table: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the names of the parts in a table of a TOML file. Raises RecipeError for anything but one name a role."""
+    """Returns the names of the parts in a table of a TOML file. Raises RecipeError unless each role has one name."""
     parts = table["parts"]
     is_complete = isinstance(parts, dict) and parts.keys() in ({*ROLES}, {"recipe"})
     if not is_complete or not all(isinstance(name, str) for name in parts.values()):
@@ -99,12 +99,12 @@ class Installed(NamedTuple):
 
     families: list[Family]
     broken: list[str]
-    """Why others could not be loaded, a sentence each."""
+    """A sentence about each family that was left out, with the reason."""
 
 
 @cache
 def installed() -> Installed:
-    """Returns what packages register. One that fails, or takes a name that is taken, is left out and named."""
+    """Returns the families of packages. One that fails to load or uses a taken name is in `broken`."""
     from importlib.metadata import entry_points
 
     found = Installed([], [])
@@ -127,7 +127,7 @@ def installed() -> Installed:
 
 
 def families() -> Iterator[Family]:
-    """Yields the built-in family, then those of packages, which are looked for when the first is asked for."""
+    """Yields the built-in family, then those of packages. Packages are searched only after the first."""
     yield BUILT_IN
     yield from installed().families
 
@@ -138,7 +138,7 @@ def presets() -> dict[str, Preset]:
 
 
 def record_of(name: str) -> Preset | None:
-    """Returns the record of a preset; None for the name of a file."""
+    """Returns the record of a preset; None if no preset has that name."""
     return next((family.presets[name] for family in families() if name in family.presets), None)
 
 
@@ -161,7 +161,7 @@ def parts(role: str) -> list[str]:
 
 
 def reference_of(role: str, name: str) -> str | None:
-    """Returns the reference of a part; None where none is registered by that name."""
+    """Returns the "module:Class" of a part; None if none is registered under that name."""
     references = (family.parts.get(role, {}).get(name) for family in families())
     return next((reference for reference in references if reference), None)
 
@@ -170,7 +170,7 @@ def part_class(role: str, name: str) -> type[Any]:
     """Returns the class of a part.
 
     Args:
-        role: What it is in a recipe: model, data or optimizer; or recipe, where one class of a package is all of them.
+        role: Role of the part: model, data or optimizer; or recipe, if one class of a package is all of them.
         name: Its name, like "decoder".
 
     Raises:
@@ -194,7 +194,7 @@ def part_class(role: str, name: str) -> type[Any]:
 
 
 def names_of(parts: Mapping[str, Any]) -> dict[str, str | None]:
-    """Returns the registered name of each part but the length, by role; None where its class is registered nowhere."""
+    """Returns the registered name of each part but the length, by role; None if its class is not registered."""
     names: dict[str, str | None] = {}
     for role, part in parts.items():
         cls = type(part)
@@ -205,7 +205,7 @@ def names_of(parts: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def require_fitting(model: Model, data: Data) -> None:
-    """Raises RecipeError, with the parts that would fit, where parts do not go together."""
+    """Raises RecipeError, with the parts that would fit, if the model cannot read the data's examples."""
     if not issubclass(data.gives, model.reads):
         other_data = _fitting("data", lambda cls: issubclass(cls.gives, model.reads))
         other_models = _fitting("model", lambda cls: issubclass(data.gives, cls.reads))
@@ -216,7 +216,7 @@ def require_fitting(model: Model, data: Data) -> None:
 
 
 def _fitting(role: str, fits: Callable[[type[Any]], bool]) -> str:
-    """Returns parts that fit, like "data=text or packed"; empty where none does.
+    """Returns parts that fit, like "data=text or packed"; empty if none does.
 
     Those of a package that cannot be loaded are left out.
     """

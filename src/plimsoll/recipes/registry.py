@@ -1,6 +1,6 @@
-"""Recipes by name: presets of registered parts, and files of the user's.
+"""Recipes by name: presets of registered parts, and users' files.
 
-A preset is a name for one complete recipe. Nothing else is ever loaded but a file that the user names.
+A preset is a name for one complete recipe. A file is loaded only if the user names it.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def _preset(name: str) -> Recipe:
     if Path(name).exists():
         raise RecipeError(
             f"{name} is no recipe: data is named by an option, like `plimsoll train stories --dataset-id {name}`, and a"
-            " recipe of your own stands in a Python file"
+            " recipe of your own is in a Python file"
         )
     known = presets()
     hint = did_you_mean(name, known, most=3, like=0.4) or ":"
@@ -83,7 +83,7 @@ def read_config(file: str, base: str | None = None) -> Recipe:
 
     Args:
         file: Path of the file.
-        base: Name of the recipe whose options the file changes, where the file names none.
+        base: Name of the recipe whose options the file changes, if the file names none.
 
     Raises:
         RecipeError: The file cannot be read, names no recipe or one beside `base`, or has an option that the recipe
@@ -108,7 +108,7 @@ def read_config(file: str, base: str | None = None) -> Recipe:
 
 
 def _preset_like(like: Any) -> Recipe:
-    """Returns a preset by the name in a TOML file. Files are not looked for: no data names code that is run."""
+    """Returns the preset that `like` names. No file is looked up: a TOML file must not name code to run."""
     described = record_of(like) if isinstance(like, str) else None
     if described is None:
         hint = did_you_mean(str(like), presets()) or ": `plimsoll recipes` lists them"
@@ -142,7 +142,7 @@ def recipes_with(option: str) -> list[str]:
 
 
 def code_of(cls: type) -> str:
-    """Returns the SHA-256 of a package's Python files and their names: answers of the planner are kept by it."""
+    """Returns the SHA-256 of a package's Python files and their names, a part of the key of saved plans."""
     module = sys.modules[cls.__module__.partition(".")[0]]
     file = Path(module.__file__ or "")
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
@@ -154,7 +154,7 @@ def code_of(cls: type) -> str:
 
 
 def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
-    """Returns the recipe with other parts, by their names. Options that were set are kept where both have them.
+    """Returns the recipe with other parts, by their names. Options that were set are kept if both have them.
 
     Args:
         recipe: The recipe.
@@ -172,6 +172,6 @@ def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
 
 
 def make_data(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the data set `request["name"]` from `request["options"]`, and returns what `prepare --json` prints."""
+    """Makes the data set `request["name"]` from `request["options"]`, and returns the answer of `prepare --json`."""
     preparation = preparations()[request["name"]]
     return resolved(preparation.make)(resolved(preparation.options)(**request["options"]))

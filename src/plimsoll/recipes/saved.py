@@ -1,4 +1,4 @@
-"""From a recipe to what `recipe.json` holds, and back."""
+"""Conversion of recipes to the content of `recipe.json`, and back."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ SAVED = "recipe.json of the run"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Returns what `recipe.json` holds, and what the planner's answers are kept by.
+    """Returns the content of `recipe.json`, which is also part of the key of saved plans.
 
     Raises:
         RecipeError: An option of a user's recipe is not a number, a string, a boolean or None.
@@ -29,13 +29,13 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
                 f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
                 " numbers, strings, booleans or None"
             )
-    # A part that is registered nowhere stands in a file of the user's.
+    # An unregistered part is in a user's file, or made of functions in no file.
     names = names_of(recipe.parts)
     parts = {role: name for role, name in names.items() if name is not None}
     if len(parts) < len(names):
         return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
 
-    # A part of a package is known by the code of the package, too.
+    # The package's code identifies a part of a package, too.
     classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
     code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
     saved = {"kind": recipe.kind, "parts": parts, "fields": fields}
@@ -43,12 +43,12 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Returns what to call a recipe that the user has not named: its kind, or the name of its file."""
+    """Returns the name of a recipe for messages and folders: its kind, or the name of its file."""
     return name_in(to_dict(recipe))
 
 
 def is_from_file(saved: Mapping[str, Any]) -> bool:
-    """Returns whether a saved recipe stands in a user's file, which is run only where that is needed."""
+    """Returns True if a saved recipe is a user's own code, which is run only if it is needed."""
     with as_written(SAVED):
         return saved["kind"] == FROM_FILE
 
@@ -57,7 +57,7 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `to_dict` wrote.
 
     Raises:
-        RecipeError: A kind, a part or an option is unknown, or a user's file is not the one with that SHA-256.
+        RecipeError: A kind, a part or an option is unknown, or a user's file has another SHA-256.
     """
     with as_written(SAVED):
         kind, fields, parts = saved["kind"], saved["fields"], saved["parts"]
@@ -71,7 +71,7 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
 
 
 def name_in(saved: Mapping[str, Any]) -> str:
-    """Returns what to call the recipe of a run: its kind, or the name of its file."""
+    """Returns the name of a saved recipe: its kind, or the name of its file."""
     if not is_from_file(saved):
         return saved["kind"]
     if pickled.is_pickled(saved):
@@ -81,9 +81,9 @@ def name_in(saved: Mapping[str, Any]) -> str:
 
 
 def uses_of(saved: Mapping[str, Any]) -> Uses:
-    """Returns what is done with the trained model of a saved recipe.
+    """Returns the uses of a saved recipe's trained model.
 
-    Of a model in a user's file nothing special: it is run only where it is needed.
+    They are the default ones for a model in a user's file, which is not run for this.
     """
     with as_written(SAVED):
         parts = saved["parts"]
@@ -92,13 +92,13 @@ def uses_of(saved: Mapping[str, Any]) -> Uses:
 
 
 def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
-    """Returns the options that are not as in `base`, or as by default. Of a user's file it returns all of them: only
-    running it would say its defaults."""
+    """Returns the options that differ from `base`, or from the defaults. For a user's file it returns all options: its
+    defaults are known only by running it."""
     return dict(saved["fields"]) if is_from_file(saved) else chosen(from_dict(saved), base)
 
 
 def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Returns what differs, each with its two values: kinds, files, parts or options."""
+    """Returns the kinds, files, parts or options that differ, each with its two values."""
     left, right = to_dict(first), to_dict(other)
     for names in (("kind",), ("file", "name", "code"), ("parts",)):
         places = {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
@@ -109,7 +109,7 @@ def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe:
-    """Returns the recipe that a run began with; `recipe` brings its functions where they are in no file.
+    """Returns the recipe that a run began with; `recipe` brings its functions if they are in no file.
 
     Raises:
         RecipeError: It can no longer be read, or its functions compute something else than those of `recipe`.
@@ -121,7 +121,7 @@ def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Returns whether a recipe.json is of this very recipe; False if its kind or an option is unknown."""
+    """Returns True if a recipe.json holds this very recipe; False if its kind or an option is unknown."""
     try:
         return not differences(from_dict(saved), recipe)
     except RecipeError:

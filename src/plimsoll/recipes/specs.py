@@ -1,7 +1,7 @@
-"""What an example looks like: all that a model and the planner know of the data, as JSON in the data.json of a run.
+"""Specs: shapes of examples, all that a model and the planner know about the data. A run's data.json holds its spec.
 
-A data part makes one from its options alone where no data is named, so that plans need none. A model names the class
-of specs that it reads, and goes with every data part that gives one.
+If no data is named, a data part makes the spec from its options alone, so that a plan needs no data. A model names the
+class of specs that it reads, and goes with every data part that gives such specs.
 """
 
 import math
@@ -25,12 +25,12 @@ class Spec:
     arrays: Arrays
     """Arrays of one example."""
     further: Arrays = field(default_factory=dict)
-    """Arrays that only an example of the validation set has."""
+    """Arrays that only examples of the validation set have."""
     tokens: int | None = None
-    """Tokens of an example; None where throughput is reported in examples."""
+    """Tokens of an example; None if throughput is reported in examples."""
     filled: bool = False
-    """Whether the last validation batch is filled up to full size. Batches then have an array "counted", which is False
-    for what fills it."""
+    """True if the last validation batch is filled up to full size. Validation batches then have an array "counted",
+    which is False for the filling examples."""
 
     @property
     def rate_unit(self) -> str:
@@ -39,7 +39,7 @@ class Spec:
 
     @property
     def rate_per_example(self) -> int:
-        """Units of throughput that an example has."""
+        """Units of throughput (tokens or examples) per example."""
         return 1 if self.tokens is None else self.tokens
 
     @property
@@ -63,7 +63,7 @@ class Spec:
         return batch
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what data.json keeps of it."""
+        """Returns the spec as data.json holds it."""
         return {"kind": self.kind, **asdict(self)}
 
 
@@ -86,7 +86,7 @@ class TokenSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSpec(Spec):
-    """Rows of documents that must not see one another."""
+    """Rows of documents, none of which may attend to another."""
 
     kind = "documents"
 
@@ -110,7 +110,7 @@ class PuzzleSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSpec(Spec):
-    """Histories of items that users took."""
+    """Histories of users: the items that each took, in order."""
 
     kind = "items"
 
@@ -119,10 +119,10 @@ class ItemSpec(Spec):
     length: int
     """Items that a model reads at once."""
     embedding_size: int | None
-    """Width of the embeddings that the data has of its items; None where it has none."""
+    """Width of the item embeddings in the data; None if it has none."""
     clusters: int
     largest_cluster: int
-    """Items of the largest cluster."""
+    """Number of items in the largest cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +132,9 @@ class WindowSpec(Spec):
     kind = "windows"
 
     families: tuple[str, ...]
-    """Names of the systems, by their number."""
+    """Names of the systems; the `family` of an example is an index of these."""
     states: int
-    """States among the features; the rest is what was done before."""
+    """Number of states, the first of the features; the others encode the sizes of the system."""
 
 
 KINDS: dict[str, type[Spec]] = {

@@ -1,6 +1,6 @@
-"""What a recipe does with a trained model: a record for each command, and for each thing that a report shows.
+"""Uses of a trained model: a record for each command, and for each part of a report that the model makes.
 
-Functions are named as entry points are, "module:function", and imported where they are called. So the command line
+Functions are named like entry points, "module:function", and imported when they are called. So the command line
 knows what a recipe supports without importing JAX, and a recipe does not import the code that imports it.
 """
 
@@ -14,7 +14,7 @@ class Verb:
     """Functions behind one command (`evaluate`, `sample`, `solve`, `rank`, `export`) for runs of a recipe."""
 
     answer: str = ""
-    """`function(trained, request) -> dict`: what the command answers, in a process that imports JAX. `trained` is a
+    """`function(trained, request) -> dict`: the command's answer, in a process that imports JAX. `trained` is a
     `types.TrainedRun`, and `request` holds the command's options. Empty: means over the held-out set (`evaluate`)."""
     ask: str = ""
     """`function(recipe, run, text) -> dict`: fields of the request, from what the user typed (a puzzle, a history). It
@@ -22,7 +22,7 @@ class Verb:
     options: tuple[str, ...] = ()
     """Options of the command that only some recipes support, like "closed_loop" of `evaluate`."""
     text: str = ""
-    """`function(answer) -> str`: what the command prints without --json."""
+    """`function(answer) -> str`: the text that the command prints without --json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,6 @@ class Shown:
 
 
 def resolved(reference: str) -> Any:
-    """Returns what a reference like "module:name" names. References stand in code and are never read from data."""
+    """Returns the object that a reference like "module:name" names. References come from code, never from data."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)

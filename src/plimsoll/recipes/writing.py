@@ -1,4 +1,4 @@
-"""Text after a prompt, by the language model of a run: what the verb `sample` and a report share between recipes."""
+"""Sampling of text from a run's language model, for `plimsoll sample` and for reports."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,14 +8,15 @@ from plimsoll.models.sampling import continued, make_next_token
 from plimsoll.types import TrainedRun
 
 Continue = Callable[..., Iterator[int]]
-"""`(task, weights, prompt, *, length, known, end, tokens, temperature, top_k, seed)` to ids; `length` is a window's."""
+"""Function `(task, weights, prompt, *, length, known, end, tokens, temperature, top_k, seed)` that yields sampled ids.
+`length` counts the tokens of a window."""
 
 SHOWN_TOKENS, SHOWN_SEEDS = 160, (0, 1)
-"""Length and seeds of the texts in a report."""
+"""Tokens of each text in a report, and the seeds of the texts."""
 
 
 def by_windows(task: Any, weights: dict, prompt: list[int], *, known: int, top_k: int, **options: Any) -> Iterator[int]:
-    """Yields ids after the prompt by a forward pass over a window each (`models.sampling.continued`)."""
+    """Yields the ids after the prompt, each by a forward pass over a window (`models.sampling.continued`)."""
     next_token = make_next_token(task.decoder, known=known, top_k=top_k)
     return continued(next_token, weights, prompt, **options)
 
@@ -26,7 +27,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
     Args:
         trained: A run whose folder has a tokenizer.json.
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
-        go_on: Samples ids after the prompt's.
+        go_on: Function that yields the ids after the prompt.
     """
     tokenizer = load_tokenizer(trained.path / "tokenizer.json")
     prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
@@ -37,7 +38,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
 
 
 def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], text: str) -> dict[str, Any]:
-    """Returns the answer to a request: the text after its prompt, and whether it ended by itself."""
+    """Returns the answer to a request: the text after its prompt; `ended` is True if the model ended it."""
     return {
         **request,
         "step": trained.step,
@@ -48,11 +49,11 @@ def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], tex
 
 
 def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]] = sample) -> list[dict[str, Any]]:
-    """Returns the exhibit of a report: texts from the beginning of a document.
+    """Returns a report's exhibit of sampled texts, each from the beginning of a document.
 
     Args:
         trained: The run.
-        answer: Function of the run and a request, which answers as `plimsoll sample` does.
+        answer: Function of the run and a request that returns the answer of `plimsoll sample`.
     """
     request = {"prompt": "", "tokens": SHOWN_TOKENS, "temperature": 0.8, "top_k": 40}
     answers = [answer(trained, request | {"seed": seed}) for seed in SHOWN_SEEDS]

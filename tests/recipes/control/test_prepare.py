@@ -167,7 +167,7 @@ def test_every_variant_is_seen(samples, held_out):
         ({"uncertainty": 1.5}, "--uncertainty must be 0 or more and below 1, got 1.5"),
         ({"noise": float("nan")}, "--noise must be 0 or more and finite, got nan"),
         ({"seed": 10**20}, "--seed must be 0 or more and at most"),
-        ({"samples": 2_000, "variants": 200}, "--variants 200 are not all to be seen in 2,000 windows"),
+        ({"samples": 2_000, "variants": 200}, "--variants 200 do not all fit in 2,000 windows"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(options, said):

@@ -247,7 +247,7 @@ def test_parts_of_a_package_are_no_pickle():
 def test_other_functions_or_data_do_not_continue_a_run(tmp_path):
     was = to_dict(functions().recipe(init, data()))
     require_same(was, to_dict(functions().recipe(init, data())), run=tmp_path)
-    with pytest.raises(RecipeError, match="is a run of another optimizer: what it held when the run began"):
+    with pytest.raises(RecipeError, match="is a run of another optimizer: its content when the run began"):
         require_same(was, to_dict(functions(optimizer=optax.sgd(1.0)).recipe(init, data())), run=tmp_path)
     with pytest.raises(RecipeError, match="is a run of another data"):
         require_same(was, to_dict(functions().recipe(init, data(seed=1))), run=tmp_path)

@@ -241,7 +241,7 @@ def test_sources_that_say_too_little_are_refused(tmp_path):
     refused("is no folder with ARC tasks")
     write_kaggle(tmp_path / "arc", "training", a=TINY)
     write_kaggle(tmp_path / "arc", "concept", a=TINY)
-    refused("has 2 tasks a: .* Choose with --subsets")
+    refused("has 2 tasks a: .* Choose one of them with --subsets")
     refused("has the subsets concept, training, and --subsets training more .*ask for", subsets=("training", "more"))
     refused("--test-set-name concept ask", subsets=("training",), test_set_name="concept")
     (tmp_path / "arc/arc-agi_training_solutions.json").write_text('{"a": []}')

@@ -67,7 +67,7 @@ BAD = {
     "no dataset.json": (remove("dataset.json"), "no dataset.json in .*test: .*plimsoll prepare"),
     "no labels": (remove("all__labels.npy"), "all__labels.npy cannot be read"),
     "broken json": (lambda folder, _: (folder / "test/dataset.json").write_text("{"), "dataset.json cannot be read"),
-    "a field is missing": (lambda folder, _: (folder / "test/dataset.json").write_text("{}"), "dataset.json is not"),
+    "a field is missing": (lambda folder, _: (folder / "test/dataset.json").write_text("{}"), "dataset.json does not"),
     "another seq_len": (lambda folder, _: change(folder, seq_len=81), r"shape \(13, 6\).* 81 whole numbers"),
     "pickled tokens": (overwrite("inputs", lambda a: a.astype(object)), "all__inputs.npy cannot be read"),
     "fractions": (overwrite("inputs", lambda a: a / 2), "float64 .* whole numbers"),

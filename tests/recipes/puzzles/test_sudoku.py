@@ -269,7 +269,7 @@ def test_a_file_that_makes_no_set_is_refused(tmp_path, content, said):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"source": "no/such.csv"}, "--source no/such.csv is neither a file"),
+        ({"source": "no/such.csv"}, "--source no/such.csv is neither an existing file"),
         ({"num_aug": -1}, "--num-aug must be 0 or more, got -1"),
         ({"subsample_size": 0}, "--subsample-size must be 1"),
         ({"size": 4, "test_size": 288}, "no puzzle is left to train on"),

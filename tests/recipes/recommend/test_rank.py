@@ -130,7 +130,7 @@ def test_a_report_says_place_probability_and_what_was_taken(run):
         ["105", "5", "0.78 %"],
     ]
     assert third["rows"][1] == ["101 (taken)", "2", "25.00 %"]
-    for part in ("user 2", "109, 108, 107", "106", "6.", "1,234"):
+    for part in ("user 2", "109, 108, 107", "106", "at place 6 of", "1,234"):
         assert part in second["title"] + second["caption"]
 
 

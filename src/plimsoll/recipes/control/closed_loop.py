@@ -21,19 +21,19 @@ from plimsoll.types import TrainedRun
 
 SECONDS = 10.0
 VARIANTS, STARTS = 3, 4
-"""Variants of each system, and starts of each variant."""
+"""Numbers of variants of each system, and of starts of each variant."""
 CHARTS = 4
-"""Systems whose journeys a report draws."""
+"""Number of systems whose journeys a report draws."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the held-out windows; with `request["closed_loop"]` also what driving costs."""
+    """Returns the means over the held-out windows; with `request["closed_loop"]` also the costs of driving."""
     means = trained.means()
     return means | {"closed_loop": closed_loop(trained)} if request.get("closed_loop") else means
 
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
-    """Returns costs beside the optimal controller's, of every family, and `norms` of one journey each for a chart."""
+    """Returns each family's costs relative to the optimal controller, and `norms` of one journey each, for charts."""
     task = trained.task
     assert isinstance(task, Imitating)
     data: Windows = trained.recipe.data
@@ -74,7 +74,7 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibits of a report: what driving costs, and the journeys of some systems from best to worst."""
+    """Returns the exhibits of a report: a table of costs, and journeys of some systems from best to worst."""
     driven = closed_loop(trained)
     norms = driven["norms"]
     ranked = sorted(driven["families"].items(), key=lambda item: item[1]["cost_ratio"] or float("inf"))
@@ -84,7 +84,7 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
             "kind": "curves",
             "title": f"Driving {name}",
             "caption": f"One journey of a system: see whether the learned controller brings its state to rest as the"
-            f" optimal one does. Its journeys cost {cost_ratio(family['cost_ratio'])} (median).",
+            f" optimal one does. The system's journeys cost {cost_ratio(family['cost_ratio'])} (median).",
             "x_label": "time, seconds",
             "y_label": "norm of the state",
             "x": norms["time"],

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from plimsoll.recipes.control.rows import ControlRows
 
 READER_BYTES = 6 * MIB
-"""The library, its cache, and what chunks and small arrays leave in the heap (notes, "The reader's share")."""
+"""Host memory of the HDF5 library, its cache, and heap that chunks and small arrays leave (notes, "The reader's
+share")."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,9 @@ class Windows(Data):
     no_validation = "it was trained with --split none. Train with --split variant"
 
     data: FilePath = ""
-    """HDF5 file with control windows: what `plimsoll prepare control` writes, or another file with the same datasets.
-    Planning needs none."""
+    """HDF5 file with control windows: one that `plimsoll prepare control` writes, or another with the same datasets."""
     split: Literal["variant", "none"] = "variant"
-    """Part that is held out for validation: variants of the systems, or nothing."""
+    """Part that is held out for validation: variants of the systems, or none."""
     validation_rows: NonNegativeCount = 20_000
     """Most held-out windows to evaluate on, taken evenly from the held-out part."""
     mix_chunks: PositiveInt = 16
@@ -60,7 +60,7 @@ class Windows(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         rows = self.rows
-        # Chunks in memory at most: those that are mixed, and one as it is read.
+        # At most the mixed chunks are in memory, and one as it is read.
         example_bytes = self.spec(reading.needs).example_bytes
         chunks = rows.chunk_rows * ((self.mix_chunks + 1) * example_bytes + rows.row_bytes)
         advice = 'a smaller --mix-chunks, or smaller chunks of the file (docs/control.md, "Huge chunks")'

@@ -2,12 +2,12 @@
 
 Post-norm, as in Vaswani et al. 2017, https://arxiv.org/abs/1706.03762: x = norm(x + sub(x)); a learned table of
 positions, attention without biases, a feed-forward of GELU, LayerNorm with scale and bias. The loss is the squared
-error over the controls that a system has, each in units of its family's own spread: of a predictor that says zero it
-is 1, whatever the family, so that families count alike.
+error over the controls that a system has, each in units of its family's own spread: predictions of zero have a loss of
+1 for every family, so that families count alike.
 
-Two forms. The published one reads the states as they are, one time step a token, and its last layer says the control.
-In the other the last layer says a gain, a matrix, and the control is its product with the last state, as it is of every
-linear controller: what is left to learn is which system it is. It reads the motion at every size, some time steps a
+There are two forms. The published one reads the states, one time step a token, and its last layer gives the control.
+In the other form the last layer gives a gain matrix, whose product with the last state is the control, as for every
+linear controller: the network only has to recognise the system. It reads the motion at every size, some time steps a
 token (`motion_tokens`).
 """
 
@@ -32,15 +32,15 @@ from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
 NORM_EPSILON = 1e-6
 POSITION_SCALE = 0.02
 LONGEST = 128
-"""States of a window for which the network has positions at least."""
+"""Fewest rows of the table of positions."""
 GAIN_UNIT = 64.0
-"""Gain of a 1 of the last layer: those of the 35 families reach 2 to 154 in units of states and controls."""
+"""Gain for an output of 1 of the last layer: largest gains of the 35 families are 2 to 154 in scaled units."""
 GAIN_START = 1 / 64
-"""Factor of the last layer's first weights where they say a gain: gains begin at about 1, and controls near zero."""
+"""Factor of the last layer's initial weights if they give a gain: gains begin at about 1, and controls near zero."""
 LEAST = 1e-7
-"""Added to a root mean square, under the root. A state that moves by less than sqrt(3) times it has views of zero."""
+"""Its square is added under a root mean square. A root mean square below sqrt(3) times it gives views of zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Usual logarithms of states and of their changes, and how far they spread: both enter a network as about 1 or less."""
+"""Usual logarithms of states and of their changes, and their spread: scaled by these, both are about 1 or less."""
 
 
 class Imitating:
@@ -56,13 +56,13 @@ class Imitating:
         (self.outputs,), _ = spec.arrays["controls"]
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
-        """States that the network says a gain for: the first of the features. 0 is the published form."""
+        """Number of states that the gain multiplies, the first features. 0 for the published form."""
         self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
             divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)
             raise RecipeError(
-                f"a window of {self.length} states cannot be divided into tokens of --patch {model.patch}: it can into"
-                f" those of {divisors}"
+                f"a window of {self.length} states cannot be divided into tokens of --patch {model.patch}: choose one"
+                f" of {divisors}"
             )
 
     def init(self, key: Array) -> Params:
@@ -131,11 +131,11 @@ class Imitating:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns squared errors over the controls there are; evaluating, also each family's errors over squares.
+        """Returns squared errors over existing controls; in evaluation also each family's errors over squared controls.
 
-        `unexplained_12` is the share of family 12's controls that is not explained: 1 - R^2 about zero. In training,
-        the squared errors of a window are divided by the size of its controls, and of the floor (the root of both
-        squares): else the few windows with the largest controls, one in a hundred, would be most of the loss.
+        `unexplained_12` is the unexplained share of family 12's controls: 1 - R^2 about zero. In training, the squared
+        errors of a window are divided by the root of its mean squared control plus the squared floor: else the few
+        windows with the largest controls, one in a hundred, would be most of the loss.
         """
         weights, masks = params["trainable"], batch["masks"]
         squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
@@ -156,19 +156,18 @@ class Imitating:
 
 
 def token_features(features: int, *, states: int, patch: int) -> int:
-    """Returns the numbers in a token of `motion_tokens`."""
+    """Returns the width of a token of `motion_tokens`."""
     return 3 * patch * states + features - states + 2 * states
 
 
 def motion_tokens(
     inputs: Float[Array, "batch length features"], *, states: int, patch: int
 ) -> Float[Array, "batch tokens wide"]:
-    """Returns a token for every `patch` time steps: the states, their views, what is no state, the logarithms.
+    """Returns a token for every `patch` time steps: the states, their views, the other features, and the logarithms.
 
-    A system is recognised from how its state changes from step to step, and close to rest these changes are some
-    thousandths of the states' unit: below what a network's first layer tells apart. So each state comes a second time,
-    and its change from step to step besides, both divided by their root mean squares over the window; the logarithms of
-    these roots say how large they were.
+    Changes of the state from step to step reveal the system, and close to rest they are some thousandths of the states'
+    unit: too small for a network's first layer. So a token also has views: each state and its change from step to step,
+    divided by their root mean squares over the window; the logarithms of these roots tell their sizes.
 
     Args:
         inputs: Windows, whose first features are states; the others (a system's code) are the same at all times.

@@ -1,12 +1,12 @@
 """Optimal controllers of linear systems, and variants of each system under its controller, stepped exactly.
 
 The gain is designed once, on the nominal parameters, and every variant of a family is simulated under it:
-`u = -K x`, held for a step, with noise added to each state after it. Over a step of `dt` a held input acts exactly as
-the matrix exponential of `[[A, B], [0, 0]] dt` says (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743), so a
+`u = -K x`, held for a step, with noise added to each state after it. The matrix exponential of `[[A, B], [0, 0]] dt`
+is the exact effect of a held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743), so a
 step of the closed loop is one product with `Ad - Bd K`, stiff systems included.
 
-A variant whose closed loop is unstable would only give trajectories that are thrown away; its parameters are sampled
-again, and how often is counted. Everything follows from the seed.
+The parameters of a variant whose closed loop is unstable are sampled again, and these draws are counted. The seed
+determines everything.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class System:
     gain: Float[Matrix, "inputs states"]
     steps: Float[Matrix, "variants states states"]
     redraws: int
-    """Variants that were drawn again, because their closed loop was not stable enough."""
+    """Number of repeated draws of variants, because of an unstable closed loop."""
     parameters: tuple[dict[str, float], ...] = field(repr=False)
 
 
@@ -56,7 +56,7 @@ def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
 
 
 def systems(options: ControlSet, *, names: Sequence[str] = tuple(FAMILIES)) -> list[System]:
-    """Returns a system for each family, as a set of these options has it."""
+    """Returns the system of each family for a set with these options."""
     spread = options.uncertainty
     numbers = {name: number for number, name in enumerate(FAMILIES)}
     designed = []
@@ -66,17 +66,17 @@ def systems(options: ControlSet, *, names: Sequence[str] = tuple(FAMILIES)) -> l
         for variant in range(options.variants_used):
             random = np.random.default_rng([options.seed, numbers[name], variant])
             for _ in range(DRAWS):
-                factors = 1 + random.uniform(-spread, spread, len(family.parameters))  # of gravity, too
+                factors = 1 + random.uniform(-spread, spread, len(family.parameters))  # gravity varies, too
                 nominal = zip(family.parameters.items(), factors, strict=True)
                 parameters = {parameter: value * factor for (parameter, value), factor in nominal}
                 ad, bd = held(*family.matrices(parameters), options.dt)
                 step = ad - bd @ k
                 sampled += 1
-                if np.abs(np.linalg.eigvals(step)).max() < 1:  # it settles
+                if np.abs(np.linalg.eigvals(step)).max() < 1:  # it is stable
                     break
             else:
                 raise PlimsollError(
-                    f"of {name} no variant within {spread:.0%} of its parameters is stable under the nominal"
+                    f"no variant of {name} within {spread:.0%} of its parameters is stable under the nominal"
                     f" gain, in {DRAWS} draws: lower --uncertainty"
                 )
             accepted.append(parameters)

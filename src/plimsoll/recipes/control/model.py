@@ -3,7 +3,7 @@
     plimsoll prepare control --samples 1M --out windows.h5
     plimsoll train   control --data windows.h5 --memory 512MiB
 
-The network is not told which system it looks at: it has to recognise it from the motion in the window.
+The network is not told which system it looks at: it has to recognise the system from the motion in the window.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb
 
 PREFIX = "unexplained_"
-"""Beginning of the name of a family's metric; its number follows."""
+"""Prefix of the name of a family's metric; the family's number follows."""
 
 
 def r2_by_family(unexplained: Mapping[str, float | None], spec: Spec) -> dict[str, float]:
-    """Returns R^2 about zero of each system that was evaluated, from its unexplained share by its number."""
+    """Returns R^2 about zero of each evaluated system. `unexplained` maps its number to its unexplained share."""
     assert isinstance(spec, WindowSpec)
     shares = {name: unexplained.get(str(number)) for number, name in enumerate(spec.families)}
     return {name: 1 - share for name, share in shares.items() if share is not None}
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns R^2 of each family, about zero, and their mean."""
+    """Returns R^2 about zero of each family, the mean of these, and all other metrics."""
     unexplained = {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
     r2 = r2_by_family(unexplained, spec)
@@ -86,17 +86,17 @@ class Imitator(Model):
     layers: PositiveInt = 4
     """Number of transformer blocks."""
     inner: PositiveInt | None = None
-    """Width of the feed-forward part. By default 4 x --width."""
+    """Width of the feed-forward layers. By default 4 x --width."""
     dropout: Share = 0.0
     """Share of activations that is dropped in training. The published recipe has 0.1."""
     network: Literal["gain", "published"] = "gain"
-    """What the network reads and says: the motion at every size and a gain, whose product with the last state is the
-    control; or, as published, the states alone and the control itself."""
+    """Input and output of the network. gain: the motion at every size, and a gain, whose product with the last state is
+    the control; published: the states, and the control itself."""
     patch: PositiveInt = 4
-    """Time steps of a token of --network gain, a divisor of the window. As published it is 1."""
+    """Time steps of a token of --network gain, a divisor of the window. The published value is 1."""
     error_floor: NonNegativeFloat = 0.1
     """Size of controls, in units of their family's root mean square, above which their errors count less in training.
-    0 is the squared error as published."""
+    0 gives the published squared error."""
 
     def check_options(self) -> None:
         if self.width % self.heads:

@@ -1,8 +1,8 @@
 """`plimsoll prepare control`: windows of closed-loop states and the control that follows, streamed into HDF5.
 
-Simulated in blocks: a trajectory of every family for each of a few variants, whose windows are mixed and written while
-the next block is simulated. The last variants are held out: their rows are the last of the file, from `train_rows` on,
-so that no trajectory and no variant is in both parts. All of it follows from the seed.
+Blocks are simulated in turn: a trajectory of every family for each of a few variants. The windows of a block are mixed
+and written while the next one is simulated. The last variants are held out: their rows are the last of the file, from
+`train_rows` on, so that no trajectory and no variant is in both parts. The seed determines everything.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from plimsoll.units import format_bytes
 CODE_BITS = 7
 FEATURES = MOST_STATES + CODE_BITS
 METHOD = 2
-"""Version of sampling and scaling: a file of another one holds other rows."""
+"""Version of sampling and scaling: files of other versions hold other rows."""
 DIVERGED = 1e4
-"""A trajectory with a state of this norm is simulated again from another start."""
+"""Norm from which a state has diverged: its trajectory is simulated again from another start."""
 ATTEMPTS = 20
 PILOTS = 32
-"""Trajectories of each family at least that give the largest states and controls; and one of each variant."""
+"""Fewest trajectories of each family that give its largest states and controls; at least one for each variant."""
 LEAST_SCALE = 1e-8
 
 Progress = Callable[[float | None, str], None]
-"""Called with the share that is done, and with words."""
+"""Function that is called with the finished share, and with words."""
 Simulation = tuple[Array, Array]
 """Result of `simulated`, perhaps not yet computed."""
 
 
 def prepare(options: ControlSet, out: Path, progress: Progress = lambda share, words: None) -> dict[str, Any]:
-    """Writes the set, unless it is there, and returns what `prepare --json` prints."""
+    """Writes the set, unless it is finished, and returns the answer of `prepare --json`."""
     started = time.perf_counter()
     made_with = Facts(options=dataclasses.asdict(options) | {"method": METHOD})
     finished_before = is_finished(out, made_with)
@@ -77,7 +77,7 @@ def prepare(options: ControlSet, out: Path, progress: Progress = lambda share, w
 
 
 def _write(options: ControlSet, out: Path, made_with: Facts, progress: Progress) -> Maker:
-    """Writes all rows, and returns what made them."""
+    """Writes all rows, and returns their maker."""
     columns = {
         "input_sequences": Column((options.window, FEATURES), "float32"),
         "controls": Column((MOST_INPUTS,), "float32"),
@@ -103,7 +103,7 @@ def _write(options: ControlSet, out: Path, made_with: Facts, progress: Progress)
 
 
 def require_room(options: ControlSet, out: Path) -> None:
-    """Raises DataError before the first row where the disk has no room for the set."""
+    """Raises DataError if the disk has no room for the set."""
     folder = out.expanduser().absolute().parent
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} for --out {out.name}: make it, or name another")
@@ -182,7 +182,7 @@ class Maker:
             writer.file[name] = values.astype(np.float32)
 
     def chunks(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the rows, a chunk at a time; the next block is simulated meanwhile."""
+        """Yields the rows, a chunk at a time, while the next block is simulated."""
         blocks = list(self.options.blocks())
         parts: list[dict[str, np.ndarray]] = []
         missing = self.options.chunk_rows
@@ -193,7 +193,7 @@ class Maker:
                 if after is not None:
                     running = ahead.submit(self._dispatched, after.number, after.variants)
 
-                # The windows of the block in the file's order: trajectory x windows of each + window.
+                # The block's windows in random order. A window's number is trajectory x windows_each + window.
                 random = np.random.default_rng([self.options.seed, 2, block.number])
                 order = random.permutation(len(self._room) * self.options.windows_each)
                 order = order[: block.end - block.first]
@@ -212,7 +212,7 @@ class Maker:
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
     ) -> list[Simulation]:
-        """Starts a simulation for each number of states: a trajectory of each of its families and variants."""
+        """Starts one simulation per number of states: a trajectory for each family of that size and each variant."""
         random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
         for group in self.groups:
@@ -226,9 +226,9 @@ class Maker:
         return started
 
     def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields the trajectories that did not diverge, (time, states), each with the index of its system and its lane.
+        """Yields system, lane and states (time, states) of each trajectory that did not diverge.
 
-        `count` is the number of trajectories of a system, its lanes.
+        `count` is the number of lanes: trajectories of one system.
         """
         for group, (states, largest) in zip(self.groups, running, strict=True):
             trajectories = np.asarray(states)
@@ -236,9 +236,9 @@ class Maker:
                 yield group[column // count], column % count, trajectories[:, :, column]
 
     def _trajectories(self, block: Block, running: list[Simulation]) -> np.ndarray:
-        """Returns (families x variants, time, features) in units of each family's largest, in room that is used again.
+        """Returns (families x variants, time, features) in units of each family's largest values, in a reused array.
 
-        Those that diverged are simulated again from another start.
+        Trajectories that diverged are simulated again from another start.
         """
         together = len(block.variants)
         missing = np.ones(len(self._room), bool)
@@ -277,7 +277,7 @@ class Maker:
         }
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns each family's largest |state| and |control| in pilots, and the control's RMS in units of it."""
+        """Returns each family's largest |state| and |control| in pilots, and the RMS of controls in units of these."""
         options, count = self.options, len(self.systems)
         states, controls = np.full((count, MOST_STATES), LEAST_SCALE), np.full((count, MOST_INPUTS), LEAST_SCALE)
         squares, pilots = np.zeros((count, MOST_INPUTS)), np.zeros(count)
@@ -298,7 +298,7 @@ class Maker:
 
 
 def code(inputs: int, states: int) -> list[int]:
-    """Returns both numbers in binary, 3 and 4 bits, most significant first: (1, 4) is 0010100."""
+    """Returns the bits of both numbers, 3 and 4, most significant first: (1, 4) is 0010100."""
     return [int(bit) for bit in f"{inputs:03b}{states:04b}"]
 
 
@@ -311,11 +311,11 @@ def simulated(
     """Simulates closed loops by a scan over time; one disturbance is added after each step.
 
     The trajectories are the last axis, so that a step of small systems is a few long vector operations and not many
-    small products. The matrices are made in float64 (`lqr.py`). NumPy samples the disturbances before: in the scan,
-    JAX's counter-based generator took two thirds of the time (notes, "Windows of control").
+    small products. The matrices are made in float64 (`lqr.py`). NumPy samples the disturbances in advance: in the
+    scan, JAX's counter-based generator took two thirds of the time (notes, "Windows of control").
 
     Returns:
-        Trajectories side by side, and the largest norm of each, which is not finite where it diverged.
+        Trajectories side by side, and the largest norm of a state in each, which may be NaN if it diverged.
     """
 
     def step(carry: tuple[Array, Array], disturbance: Array) -> tuple[tuple[Array, Array], Array]:

@@ -1,4 +1,4 @@
-"""Options that a set of control windows follows from: sizes, seed, and which rows come from which variant.
+"""Options that determine a set of control windows: sizes, seed, and the variant of each row.
 
 Imports neither JAX nor h5py: the command line takes its options from here.
 """
@@ -23,7 +23,7 @@ from plimsoll.options import (
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""Most bytes on disk of a row with a window of 32 (notes, "Windows of control")."""
+"""Most bytes on disk of a row with a window of 32, by compression (notes, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
 
 
@@ -33,24 +33,24 @@ class Block(NamedTuple):
     number: int
     variants: tuple[int, ...]
     first: int
-    """First row of the file; `end` is the one behind its last."""
+    """First row of the block in the file; `end` follows its last row."""
     end: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSet(Options):
-    """Options that the content of the file follows from."""
+    """Options that determine the content of the file."""
 
     samples: PositiveCount = 1_000_000
     """Windows to make, like 1M or 100M."""
     seed: Seed = 42
     """Seed of the systems' variants, the starts and the noise."""
     window: PositiveInt = 32
-    """States of a window."""
+    """Number of states of a window."""
     stride: PositiveInt = 21
     """Steps from one window of a trajectory to the next."""
     uncertainty: Share = 0.2
-    """Parameters of a variant lie within this share of the nominal ones."""
+    """Largest deviation of a variant's parameters, as a share of the nominal values."""
     noise: NonNegativeFloat = 0.01
     """Standard deviation of the noise that is added to every state after a step."""
     horizon: PositiveFloat = 50.0
@@ -75,28 +75,28 @@ class ControlSet(Options):
         least = (self.variants_used - 1) * self.rows_per_variant
         if self.variants and self.samples <= least:
             raise RecipeError(
-                f"--variants {self.variants} are not all to be seen in {self.samples:,} windows: a trajectory of every"
+                f"--variants {self.variants} do not all fit in {self.samples:,} windows: a trajectory of every"
                 f" system gives {self.rows_per_variant:,}. Ask for more than {least:,} --samples, or fewer variants"
             )
 
     @property
     def length(self) -> int:
-        """States of a trajectory, the first one included."""
+        """Number of states of a trajectory, with the first one."""
         return round(self.horizon / self.dt)
 
     @property
     def windows_each(self) -> int:
-        """Windows of a trajectory: they start at 0, stride, 2 stride, ... below length - window."""
+        """Number of windows of a trajectory: they start at 0, stride, 2 stride, ... below length - window."""
         return len(range(0, self.length - self.window, self.stride))
 
     @property
     def rows_per_variant(self) -> int:
-        """Windows of one trajectory of every family."""
+        """Number of windows of one trajectory of every family."""
         return len(FAMILIES) * self.windows_each
 
     @property
     def variants_used(self) -> int:
-        """Variants of each system, fewer for a small set: each is seen at least once."""
+        """Variants of each system, fewer for a small set. Each is simulated at least once."""
         return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_per_variant)))
 
     @property
@@ -108,7 +108,7 @@ class ControlSet(Options):
 
     @property
     def train_rows(self) -> int:
-        """Rows to train on: whole chunks, where there is more than one and something is held out."""
+        """Number of training rows: complete chunks, if there are two or more and variants are held out."""
         if not self.held_out_variants:
             return self.samples
         rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
@@ -120,7 +120,7 @@ class ControlSet(Options):
         return max(1, min(MOST_TOGETHER, self.samples // self.rows_per_variant))
 
     def blocks(self) -> Iterator[Block]:
-        """Yields the training variants in turn, then those held out."""
+        """Yields the blocks of the training variants in turn, then those of the held-out variants."""
         training, row, number = self.variants_used - self.held_out_variants, 0, 0
         for variants, end in ((range(training), self.train_rows), (range(training, self.variants_used), self.samples)):
             turn = itertools.cycle(variants)

@@ -1,6 +1,6 @@
-"""Windows of states and the controls that follow, as `prepare control` writes them, ready to train on.
+"""Training examples from a file of `prepare control`: windows of states, and the controls that follow.
 
-Controls come in units of their family's own spread (root mean square), so that a family whose largest control is a
+Controls are in units of their family's own spread (root mean square), so that a family whose largest control is a
 thousand times its usual one counts as much as any other.
 """
 
@@ -27,7 +27,7 @@ LEAST_SPREAD = 1e-6
 
 
 class ControlRows(Hdf5Rows):
-    """One file. It may have any window, and any number of states and inputs."""
+    """Rows of one file, with any window and any number of states and inputs."""
 
     def __init__(self, path: str | Path, *, split: Literal["variant", "none"]) -> None:
         super().__init__(path, COLUMNS)
@@ -46,7 +46,7 @@ class ControlRows(Hdf5Rows):
             "masks": (controls, "float32"),
             "family": ((), "int32"),
         }
-        """Name to the shape and dtype of one example."""
+        """Shape and dtype of each array of an example, by its name."""
 
     @cached_property
     def families(self) -> list[str]:
@@ -55,14 +55,14 @@ class ControlRows(Hdf5Rows):
         names = sorted(group) if isinstance(group, h5py.Group) else []
         if not names:
             raise DataError(
-                f"{self.path} has no group `normalization`: it says which families there are, and the spread of their"
+                f"{self.path} has no group `normalization`: it must name the families, with the spread of their"
                 " controls (control_std). `plimsoll prepare control` writes it"
             )
         return names
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """Root mean square of each control in the file's units, (families, inputs); 1 for inputs a family has not."""
+        """Root mean square of each control in the file's units, (families, inputs); 1 for absent inputs."""
         spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
         for row, family in enumerate(self.families):
             std = self.array(f"normalization/{family}/control_std")
@@ -74,20 +74,20 @@ class ControlRows(Hdf5Rows):
         return spreads
 
     def largest(self, family: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the state and the control that are the units of one family in the file."""
+        """Returns the largest states and controls of one family, which are its units in the file."""
         state, control = (self.array(f"normalization/{family}/{name}") for name in ("state_max", "control_max"))
-        assert state is not None  # as `prepare control` writes them, whose settings are read first
+        assert state is not None  # `prepare control` writes both; callers have checked that it made the file
         assert control is not None
         return state, control
 
     @property
     def states(self) -> int:
-        """States among the features, the first ones; all of them where the file does not say (`max_state_dim`)."""
+        """Number of states, the first of the features; all features if the file has no `max_state_dim`."""
         return int(self.attributes.get("max_state_dim", self.spec["inputs"][0][1]))
 
     @cached_property
     def training_rows(self) -> int:
-        """Rows to train on, the first ones; behind them are those of the variants that are held out."""
+        """Number of training rows, the first of the file; the rows of held-out variants follow."""
         if self.split == "none":
             return len(self)
         rows = self.attributes.get("train_rows")
@@ -99,7 +99,7 @@ class ControlRows(Hdf5Rows):
         return int(rows)
 
     def loader(self, *, batch_size: int, seed: int, mix: int, skip_bad: bool, prefetch: int) -> Loader:
-        """Returns batches without end of the rows to train on."""
+        """Returns an endless loader of batches of training rows."""
         batches = MixedChunks(
             self,
             batch_size=batch_size,
@@ -112,7 +112,7 @@ class ControlRows(Hdf5Rows):
         return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Yields about `most` rows in chunks from all over the held-out part, always the same.
+        """Yields about `most` rows, in chunks that are spread evenly over the held-out part, always the same.
 
         Every batch is full: rows that only fill up the last one have masks of zero.
         """
@@ -137,7 +137,7 @@ class ControlRows(Hdf5Rows):
             sent += count
 
     def _derived(self, rows: Rows) -> Rows:
-        """Returns the examples of rows as they were read."""
+        """Returns the examples of rows of the file."""
         known = np.array([family.encode() for family in self.families], "S50")
         names = rows["system"]
         family = np.minimum(np.searchsorted(known, names), len(known) - 1)

@@ -1,9 +1,8 @@
-"""Simulation of a learned controller in the place of the optimal one, and the cost of the same journey.
+"""Simulation of a learned controller in place of the optimal one, and the costs of both on the same journey.
 
 Both start alike and share every disturbance. The optimal controller drives the first window of steps, so that the
-learned one sees what it was trained on (a window that begins before the system does was never seen), then each goes on
-alone. Cost: the integral of |x|^2 + 0.1 |u|^2 from the handover on; the ratio is the learned one's over the optimal
-one's, and 1 is as good as it gets but for chance.
+learned one gets a full window as in training; then each goes on alone. Cost: the integral of |x|^2 + 0.1 |u|^2 from the
+handover on. The ratio is the learned controller's cost over the optimal one's: except by chance, 1 is the best.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,16 +22,16 @@ from plimsoll.recipes.control.tables import NEAR
 
 CONTROL_WEIGHT = 0.1
 START = 0.5
-"""Share of the box that the starts of training were sampled from."""
+"""Half-width of the box of starts, as a share of the box in training."""
 LOST = 1e4
-"""Norm of a lost state: its journey costs infinitely much."""
+"""Norm from which a state is lost: the cost of its journey is infinite."""
 
 Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count inputs"]]
 """Function from windows of scaled states and codes to scaled controls."""
 
 
 class Journeys(NamedTuple):
-    """Starts and systems: one row for each family, variant and start."""
+    """Systems and starts: one row for each family, variant and start."""
 
     family: np.ndarray
     plant: np.ndarray
@@ -43,7 +42,7 @@ class Journeys(NamedTuple):
     start: np.ndarray
     state_scale: np.ndarray
     control_scale: np.ndarray
-    """Factors of the network's output."""
+    """Factors of the network's output, which give controls."""
     code: np.ndarray
 
 
@@ -56,7 +55,7 @@ def journeys(
     scales: Mapping[str, tuple[np.ndarray, np.ndarray]],
     seed: int,
 ) -> Journeys:
-    """Samples the starts. `scales` has each family's units of its states, and of the network's controls."""
+    """Samples the starts. `scales` holds the units of each family's states and of its predicted controls."""
     random = np.random.default_rng([seed, 6])
     rows = []
     for number, system in enumerate(systems):
@@ -88,10 +87,10 @@ def _padded(values: np.ndarray, *shape: int, fill: float = 0) -> np.ndarray:
 def simulate_journeys(
     starts: Journeys, predict: Predict, options: ControlSet, *, steps: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Simulates the journeys with window, step and noise of a set: the optimal controller's, then the learned one's.
+    """Simulates the journeys of both controllers, with the window, step and noise of a set.
 
     Returns:
-        `cost` of each journey, (2, count), and `norms`, (2, steps, count).
+        `cost` of each journey, (2, count), and `norms` of states, (2, steps, count): the optimal controller's first.
     """
 
     @jax.jit
@@ -103,7 +102,7 @@ def simulate_journeys(
             shaken = jax.random.normal(jax.random.fold_in(key, time), state.shape)
             return jnp.clip(
                 drift + options.noise * jnp.where(exists, shaken, 0), -LOST, LOST
-            )  # of what is lost, no overflow
+            )  # lost states do not overflow
 
         def optimal(state: Array) -> Array:
             return -jnp.einsum("nij,nj->ni", of.gain, state)
@@ -133,7 +132,7 @@ def simulate_journeys(
 
 
 def compare_costs(starts: Journeys, names: list[str], driven: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns the median and the worst ratio of costs of each family, and how many families are near the optimum."""
+    """Returns the median and the worst cost ratio of each family, and the number of families near the optimum."""
     lost = driven["norms"][1].max(axis=0) >= LOST
     ratio = np.where(lost, np.inf, driven["cost"][1] / driven["cost"][0])
     families = {}
@@ -154,5 +153,5 @@ def compare_costs(starts: Journeys, names: list[str], driven: dict[str, np.ndarr
 
 
 def _json(value: np.floating) -> float | None:
-    """Returns None for infinity, which JSON does not have."""
+    """Returns the number; None for infinity, which JSON does not have."""
     return float(value) if np.isfinite(value) else None

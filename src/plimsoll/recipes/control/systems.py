@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # else where it is needed: the command line's help comes through here, and NumPy takes 0.1 s
+if TYPE_CHECKING:  # imported where it is needed: the command line's help imports this module, and NumPy takes 0.1 s
     import numpy as np
 
 MOST_STATES, MOST_INPUTS = 12, 6
@@ -35,7 +35,7 @@ class Family:
     parameters: Mapping[str, float]
     """Nominal values."""
     shared: Mapping[str, str] = field(default_factory=dict)
-    """Formulas of values that others are made of."""
+    """Formulas of intermediate values, for use in the matrices."""
     A: Sequence[str] = ()
     B: Sequence[str] = ()
     pulls: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Family:
     input_cost: Sequence[float]
     """Diagonal of R."""
     box: Sequence[float]
-    """Half-widths that initial states are sampled from, uniformly."""
+    """Half-widths of the box in which initial states are sampled uniformly."""
     doubt: str = ""
 
     @property
@@ -80,7 +80,7 @@ class Family:
 
 
 def _row(formulas: str, values: Mapping[str, float]) -> list[float]:
-    """Returns the values of arithmetic formulas between commas."""
+    """Returns the values of arithmetic formulas, which commas separate."""
 
     def value(formula: ast.expr) -> float:
         match formula:

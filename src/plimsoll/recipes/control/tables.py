@@ -1,4 +1,4 @@
-"""Text of control: a file that was prepared, a run that drives. Pure: dictionaries in, text out."""
+"""Texts of `plimsoll prepare control` and `plimsoll evaluate`, made from their answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from plimsoll.report.summary import evaluation_text
 from plimsoll.units import format_bytes, format_seconds
 
 NEAR = 1.1
-"""Multiple of the optimal cost below which a family counts as driven well."""
+"""Multiple of the optimal cost below which a family counts as near the optimum."""
 
 
 def evaluation(answer: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll evaluate` prints, with or without --closed-loop."""
+    """Returns the text that `plimsoll evaluate` prints, with or without --closed-loop."""
     means = evaluation_text({name: value for name, value in answer.items() if name != "closed_loop"})
     return f"{means}\n\n{journeys_table(answer['closed_loop'])}" if "closed_loop" in answer else means
 
 
 def journeys_table(answer: Mapping[str, Any]) -> str:
-    """Returns the answer of `--closed-loop` with a row for each family."""
+    """Returns the answer of `--closed-loop` as text, with a row for each family."""
     rows = [("family", "x optimal cost, median", "worst", "lost")]
     for name, family in answer["families"].items():
         median = cost_ratio(family["cost_ratio"])
@@ -26,8 +26,8 @@ def journeys_table(answer: Mapping[str, Any]) -> str:
         rows.append((name, median, worst, f"{family['lost']} of {family['journeys']}"))
     count = len(answer["families"])
     lines = [
-        f"driving {count} systems for {answer['seconds']:g} s, {variants_driven(answer)}: what a journey costs, as a"
-        " multiple of what it costs the optimal controller (1 x is as good)",
+        f"driving {count} systems for {answer['seconds']:g} s, {variants_driven(answer)}: the cost of a journey, as a"
+        " multiple of the optimal controller's (1 x is as good)",
         *columns(rows, align="lrrr"),
         f"  families by their median: below {NEAR:g} x {answer['near_the_optimum']} of {count}; the median of all"
         f" {cost_ratio(answer['median_cost_ratio'])}",
@@ -36,7 +36,7 @@ def journeys_table(answer: Mapping[str, Any]) -> str:
 
 
 def variants_driven(answer: Mapping[str, Any]) -> str:
-    """Returns in words which variants of the systems were driven."""
+    """Returns a phrase for the variants of the systems that were driven."""
     return "held-out variants" if answer["held_out"] else "variants that it was trained on"
 
 
@@ -45,7 +45,7 @@ def cost_ratio(value: float | None) -> str:
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll prepare control` prints."""
+    """Returns the text that `plimsoll prepare control` prints."""
     again = answer["variants_drawn_again"]
     if answer["finished_before"]:
         return f"{answer['path']} is finished: {answer['examples']:,} windows, {format_bytes(answer['bytes'])}"
@@ -56,7 +56,7 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
         f"  to train on: {answer['train_examples']:,}; {held_out}",
     ]
     if answer["trajectories_drawn_again"]:
-        lines.append(f"  trajectories that ran away, and were simulated again: {answer['trajectories_drawn_again']:,}")
+        lines.append(f"  trajectories that diverged, and were simulated again: {answer['trajectories_drawn_again']:,}")
     if again:
         words = ", ".join(f"{name} {count}" for name, count in again.items())
         lines.append(f"  variants that were unstable under the nominal gain, and drawn again: {words}")

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from plimsoll.data.chat.tokenizer import ChatTokenizer
 
 PLANNED_DOCUMENTS = 100_000
-"""Documents of a data set that nobody has named yet."""
+"""Estimated number of documents, until a data set is prepared."""
 PLANNED_TOKENS = 300
-"""Tokens of one of them."""
+"""Estimated tokens of a document, until a data set is prepared."""
 TOKENIZER = "tokenizer"
 """Folder of a run with the tokenizer's files."""
 
 LEARNED, HELD_OUT = "data", "validation"
-"""Facts of the records of --dataset-id, and of those of --validation-id."""
+"""Names of the facts about the records of --dataset-id and of --validation-id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Chat(Data):
     validation_tokens: PositiveCount = 200_000
     """Most held-out tokens to evaluate on."""
     loss_on: Literal["assistant", "all"] = "assistant"
-    """Tokens that count in the loss: those of the assistant or the completion, or all. In a `text` all count."""
+    """Tokens that count in the loss: those of the assistant or the completion, or all. All tokens of a `text` count."""
     chat_template: FilePath | None = None
     """File with a chat template (jinja). By default the tokenizer's own."""
     seq_len: Annotated[Count, Ge(2)] = 2048
-    """Tokens of a training sequence, into which as many records are packed as fit."""
+    """Tokens of a training sequence. As many records as fit are packed into it."""
     truncate: bool = True
     """Cut records that are longer than a sequence. --no-truncate refuses them."""
 
@@ -98,7 +98,7 @@ class Chat(Data):
 
     @property
     def records(self) -> Mapping[str, Records]:
-        """Records by the name of their fact: those to learn from, and those that --validation-id names."""
+        """Training records, and those of --validation-id if given, by the names of their facts."""
         from plimsoll.data.chat.records import open_records
 
         learned = open_records(
@@ -110,7 +110,7 @@ class Chat(Data):
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """How records are encoded, beside their tokenizer."""
+        """Settings of the encoding of records, besides the tokenizer."""
         return {"loss_on": self.loss_on, "hold_out": self.validation_id is None}
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
@@ -136,7 +136,7 @@ class Chat(Data):
         if not held_out.count:
             say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.no_validation}")
 
-        # Each epoch packs its rows anew, in a few more or fewer than another.
+        # Each epoch packs its rows anew, so that their number varies slightly.
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
@@ -157,7 +157,7 @@ class Chat(Data):
         )
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
-        """Raises DataError where the records would be encoded otherwise than when the run began."""
+        """Raises DataError if the records or their encoding have changed since the run began."""
         from plimsoll.data.chat.kept import examples_of
 
         if not training:
@@ -183,12 +183,12 @@ class Chat(Data):
         return validation_rows(held_out, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
 
     def encoded_before(self, name: str, reading: Reading) -> Encoded:
-        """Returns encoded records, without a tokenizer where the cache has what was made when the run began.
+        """Returns the encoded records of the run. Loads no tokenizer if the cache still has them.
 
-        A tokenizer of 49,152 tokens takes 31 MiB, which a process that trains has no use for.
+        A tokenizer of 49,152 tokens takes 31 MiB, and training does not need it.
 
         Raises:
-            DataError: The cache lost them, and the records are others than when the run began.
+            DataError: The cache has lost them, and the records have changed since the run began.
         """
         from plimsoll.data.chat.encoded import open_encoded
         from plimsoll.data.chat.kept import encoded_examples
@@ -205,15 +205,15 @@ class Chat(Data):
         return again
 
     def _tokenizer_of_model(self, folder: Path, needs: Needs, *, day: str | None = None) -> ChatTokenizer:
-        """Returns the model's tokenizer, with the template of --chat-template where one is named.
+        """Returns the model's tokenizer, with the template of --chat-template if given.
 
         Args:
-            folder: The model's.
-            needs: What it asks of its data.
-            day: Day like 2026-11-25 that the template is told; the present one by default.
+            folder: Folder of the model.
+            needs: The model's requirements on its data.
+            day: Date for the template, like 2026-11-25; today by default.
 
         Raises:
-            DataError: It has more ids than the model rows for them.
+            DataError: The tokenizer has more ids than the model has rows.
         """
         from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 
@@ -239,7 +239,7 @@ class Chat(Data):
 
 
 def tokenizer_of_run(folder: Path, day: str | None) -> ChatTokenizer:
-    """Returns the tokenizer that a run keeps in its folder, its template told the day on which the run began."""
+    """Returns the tokenizer in a run's folder, with the date `day` for its template."""
     from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 
     return load_chat_tokenizer(folder / TOKENIZER, day=day)

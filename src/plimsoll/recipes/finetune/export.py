@@ -1,4 +1,4 @@
-"""A tuned model as others load it: a PEFT adapter, a Hugging Face folder. Imports JAX."""
+"""Export of a tuned model as a PEFT adapter or a Hugging Face folder. Imports JAX."""
 
 import json
 import math
@@ -25,11 +25,11 @@ from plimsoll.types import TrainedRun
 WRITTEN = {"F32": np.dtype("<f4"), "BF16": np.dtype(jnp.bfloat16)}
 """Types of a written tensor, with their NumPy types."""
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
-"""Type of a tensor in a file to the one it is written in: a float16 may not hold what was learned."""
+"""Type of a written tensor, by its type in the model's files: float16 may not hold trained values."""
 
 
 def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes what is asked for, and returns `recipes.exported.exported`.
+    """Writes the requested forms, and returns the answer of `recipes.exported.exported`.
 
     Args:
         trained: The run.
@@ -37,8 +37,8 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             the whole model.
 
     Raises:
-        DataError: The model is not that of the run any more.
-        RecipeError: A place is taken, or there are no adapters.
+        DataError: The model's files have changed since the run began.
+        RecipeError: A folder is not empty, or there are no adapters.
     """
     model: Pretrained = trained.recipe.model
     weights = trained.params(given=False)["trainable"]
@@ -62,12 +62,12 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     if model.lora_rank:
         writers["adapter"] = adapter
     if request.get("merged"):
-        _ = trained.data  # another model is refused
+        _ = trained.data  # raises if the model's files have changed
     return exported(trained, request, writers)
 
 
 def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> int:
-    """Writes config and weights, a piece of a tensor in memory at a time; returns the number of weights."""
+    """Writes config and weights, with one piece of a tensor in memory at a time. Returns the number of weights."""
     tensors = checked(base, model.shape)
     (folder / "config.json").write_text(json.dumps(_config(base), indent=2) + "\n")
     if (base / "generation_config.json").is_file():
@@ -93,13 +93,13 @@ def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> i
 
 
 def _config(base: Path) -> dict[str, Any]:
-    """Returns the settings of the text model alone: of one that also sees pictures only that is written."""
+    """Returns the settings of the text model, the only part that is written of a model that also sees pictures."""
     config, _ = read_config(base)
     return text_settings(config) | ({"architectures": ["Gemma3ForCausalLM"]} if sees_pictures(config) else {})
 
 
 def _pieces(name: str, tensor: Tensor, model: Pretrained, weights: Any) -> Iterator[np.ndarray]:
-    """Yields the rows of a published tensor as they were learned, in float32."""
+    """Yields the rows of a published tensor with its trained values, in float32."""
     if not model.lora_rank:
         whole = np.asarray(published_tensor(weights, model.shape, name), np.float32)
         yield whole.reshape(tensor.shape)

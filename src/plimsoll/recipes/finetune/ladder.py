@@ -1,8 +1,8 @@
 """Rungs of `plimsoll ladder finetune`: the whole model first, then adapters beside it, then beside NF4.
 
-In the order of the table that torchtune publishes for Llama-3.2-3B (its "Memory Optimization Overview"), so that ours
-can be read beside it: weights and moments begin in bfloat16. Its compiled step, which ours always is, computes again
-what lies between products, and so does the first rung.
+The rungs follow the table that torchtune publishes for Llama-3.2-3B ("Memory Optimization Overview"), for comparison:
+weights and moments begin in bfloat16. Like torchtune's compiled step, the first rung recomputes the values between
+products.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ LOSS_CHUNK = 512
 
 
 def finetune_rungs(whole: dict[str, Any], *, rank: int, tokens: int, needs_norm: bool) -> tuple[OwnRung, ...]:
-    """Returns the rungs; of a model that is learned whole, those without adapters.
+    """Returns the rungs; without adapters if `rank` is 0.
 
     Args:
-        whole: Fields of the recipe where it learns the whole model.
+        whole: Fields of the recipe for training of the whole model.
         rank: Rank of the adapters; 0 for none.
         tokens: Tokens of a step.
-        needs_norm: Whether an update needs the norm of the whole gradient.
+        needs_norm: True if an update needs the norm of the whole gradient.
     """
     chunk = min(LOSS_CHUNK, tokens // 2)
     passes = 2 if needs_norm else 1

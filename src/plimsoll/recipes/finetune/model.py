@@ -3,8 +3,8 @@
     plimsoll plan  finetune --pretrained meta-llama/Llama-3.1-8B --frozen-bits 4 --seq-len 8192 --chip rtx4090
     plimsoll train finetune --pretrained FOLDER --dataset-id chats.jsonl --memory 20GiB --run runs/tuned
 
-By default adapters of rank 16 beside every kernel are learned (levers/lora.py), and the model's own weights stay as
-they are, in as many bits as --frozen-bits says.
+By default adapters of rank 16 beside every kernel are trained (levers/lora.py), and the model's own weights stay
+frozen, in --frozen-bits bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plimsoll.models.pretrained.adapters import AdapterSettings
 
 OF_ADAPTERS = ("lora_alpha", "lora_targets", "lora_dropout", "rslora", "init_from")
-"""Options that mean nothing where the whole model is learned."""
+"""Options of adapters, which have no meaning if all weights are trained."""
 LEVERS = (
     "precision",
     "activations",
@@ -47,7 +47,7 @@ LEVERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained(Model):
-    """A published decoder, frozen beside adapters that are learned, or learned whole."""
+    """A published decoder: frozen beside trained adapters, or trained completely."""
 
     name = "pretrained"
     reads = DocumentSpec
@@ -71,14 +71,14 @@ class Pretrained(Model):
     lora_alpha: PositiveFloat | None = None
     """LoRA's alpha: adapters are scaled by alpha / rank. By default twice the rank."""
     lora_targets: str = "all-linear"
-    """Kernels that get adapters: some of q,k,v,o,gate,up,down; all-linear; or a regular expression of paths like
+    """Kernels that get adapters: a list from q,k,v,o,gate,up,down; all-linear; or a regular expression of paths like
     blocks/query/kernel."""
     lora_dropout: Share = 0.0
     """Share of an adapter's input that is dropped in training."""
     rslora: bool = False
     """Scale adapters by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)."""
     init_from: FolderPath | None = None
-    """Folder of a PEFT adapter whose weights training starts from. By default new adapters, which change nothing at
+    """Folder of a PEFT adapter from whose weights training starts. By default new adapters, which change nothing at
     first."""
 
     def check_options(self) -> None:
@@ -88,19 +88,19 @@ class Pretrained(Model):
         if changed:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
             raise RecipeError(
-                f"--lora-rank 0 learns the whole model, and {flags} are of adapters: leave them out, or give a rank"
+                f"--lora-rank 0 trains the whole model, and {flags} are for adapters: leave them out, or give a rank"
             )
 
     @cached_property
     def shape(self) -> DecoderShape:
-        """Shape of the published model, which the options fit."""
+        """Shape of the published model, after a check of the adapters' options."""
         shape = find_shape(self.pretrained)
         if self.lora_rank:
-            self.kernels(self.lora_rank)  # its own checks
+            self.kernels(self.lora_rank)  # raises if the targets or the rank do not fit
         return shape
 
     def kernels(self, rank: int) -> Mapping[str, tuple[int, ...]]:
-        """Returns path and shape of the kernels beside which adapters of that rank are learned."""
+        """Returns the shapes, by path, of the kernels that get adapters of that rank."""
         leaves = find_shape(self.pretrained).leaves()
         return kernels_to_adapt(leaves, patterns_of(self.lora_targets), rank)
 
@@ -180,7 +180,7 @@ class Pretrained(Model):
         require_same(self.pretrained, facts, facts_of(weight_files(find_folder(self.pretrained))))
 
     def _require_adapter(self) -> None:
-        """Raises DataError for an --init-from that is not of this model and these settings."""
+        """Raises DataError if --init-from is not an adapter for this model with these settings."""
         if self.init_from is None:
             return
         from plimsoll.models.pretrained.adapters import read_adapter
@@ -192,7 +192,7 @@ class Pretrained(Model):
         if are_ids and bases[0].lower() != bases[1].lower():
             raise DataError(
                 f"the adapter in {self.init_from} says that it belongs to {settings.base}, and --pretrained is"
-                f" {self.pretrained}: name its own model, or, where they are the same, correct base_model_name_or_path"
+                f" {self.pretrained}: name its own model, or, if they are the same, correct base_model_name_or_path"
                 " in its adapter_config.json"
             )
         scale = self.adapter.scale
@@ -205,5 +205,5 @@ class Pretrained(Model):
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the files of a model that decide what it computes."""
+    """Returns the files of a model that determine its outputs: config and weights."""
     return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]

@@ -1,4 +1,4 @@
-"""Task of fine-tuning: the next token of a published model, beside adapters or whole."""
+"""Task of fine-tuning: next-token prediction by a published model, with adapters or fully trained."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -22,10 +22,10 @@ class Published(NextToken):
     in_halves = True
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns the model's weights in so many bits (`types.StoresFrozen`).
+        """Returns the model's weights in `bits` bits (`types.StoresFrozen`).
 
-        The embedding and an output layer of its own have 16 at least, since every token goes through them, or as many
-        as the lever `embedding_bits` says: a table in 8 or 4 is packed as the kernel that its output layer reads.
+        The embedding and an untied output layer have at least 16 bits, since every token goes through them, unless the
+        lever `embedding_bits` is 8 or 4: then a table is packed as the kernel that the output layer reads.
         """
         words = {name: frozen[name] for name in ("embedding", "head") if name in frozen}
         others = {name: part for name, part in frozen.items() if name not in words}
@@ -39,9 +39,9 @@ class Published(NextToken):
 
 
 class Blank(Published):
-    """The model before its weights are read: zeros in the form in which they are stored, which cost nothing.
+    """The model before its weights are loaded: zeros in their stored form, which cost nothing.
 
-    Random numbers would first be there in float32: of a model of 3B that is learned whole, 18 GiB beside the state.
+    Random initial weights would first be float32: 18 GiB beside the state for a fully trained model of 3B.
     """
 
     def init(self, key: Array) -> Params:
@@ -52,12 +52,12 @@ class Blank(Published):
 
 
 def zeros_of(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns zeros in the tree, shapes and types of what the function returns."""
+    """Returns zeros in the tree, shapes and types of the function's result."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 
 def tuned(model: Pretrained, spec: DocumentSpec, compute: Compute) -> Task:
-    """Returns the task of the published model: adapters beside it, or all of it."""
+    """Returns the task of the published model, with adapters or fully trained."""
     if not model.lora_rank:
         return Blank(model.shape, compute)
     adapter = model.adapter

@@ -1,4 +1,4 @@
-"""Use of a tuned model: its loss beside that of the untouched one, and answers to a prompt. Imports JAX."""
+"""Uses of a tuned model: its loss, with that of the base model, and answers to a prompt. Imports JAX."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,14 +16,14 @@ from plimsoll.types import LossSum, TrainedRun
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the held-out documents; for adapters also `base_loss`, of the model without them."""
+    """Returns the means over the held-out documents; for adapters also `base_loss`, of the model without adapters."""
     del request
     means = trained.means()
     recipe = trained.recipe
     if not recipe.model.lora_rank:
         return means
     base = trained.task.task
-    key = jax.random.key(0)  # of dropout, which it does not have
+    key = jax.random.key(0)  # unused: the base model has no dropout
 
     @jax.jit
     def of_base(weights: Any, batch: Any) -> LossSum:
@@ -36,18 +36,18 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the request with the text that follows its prompt: the assistant's, where the run learned conversations.
+    """Returns the request with the text after its prompt: an assistant's answer, if the run learned conversations.
 
     Args:
         trained: The run.
         request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
 
     Raises:
-        DataError: The model is not that of the run any more.
-        RecipeError: The prompt is longer than what the model reads.
+        DataError: The model's files have changed since the run began.
+        RecipeError: The prompt has more tokens than the model can read.
     """
     recipe = trained.recipe
-    _ = trained.data  # another model is refused first
+    _ = trained.data  # raises if the model's files have changed
     task = trained.task
     tokenizer = tokenizer_of_run(trained.path, trained.prepared.facts["day"])
     prompt = _prompt(tokenizer, request["prompt"], conversation=trained.prepared.facts["conversations"])
@@ -71,12 +71,12 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[int]:
-    """Returns the ids of a prompt in the form of what was learned; of none, how a document begins."""
+    """Returns the ids of a prompt, in the form of the training records; if it is empty, those that begin a document."""
     if conversation and text:
         return tokenizer.prompt_of([{"role": "user", "content": text}]).tolist()
-    ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end of a text
+    ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end-of-text id
     return ids or [tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning]
 
 
 shown = partial(texts, answer=sample)
-"""Function of a trained run: what a report shows of the model."""
+"""Function of a trained run that returns a report's exhibit of sampled texts."""

@@ -39,11 +39,11 @@ class Packed(Data):
     data: FolderPath = ""
     """Folder with packed tokens, which `plimsoll prepare longcontext` writes. Planning needs none."""
     vocab_size: Annotated[Count | None, Interval(ge=1, le=LARGEST_VOCABULARY)] = None
-    """Rows of the embedding. By default what --data was packed with; 50,257 (GPT-2) to plan without data."""
+    """Rows of the embedding. By default the vocabulary of --data; 50,257 (GPT-2) to plan without data."""
     seq_len: PositiveCount = 1024
     """Tokens of a training sequence."""
     validation_tokens: NonNegativeCount = 1_000_000
-    """Most held-out tokens to evaluate on, in whole sequences, at least one. 0 for none."""
+    """Most held-out tokens to evaluate on, in complete sequences, at least one. 0 for none."""
     workers: NonNegativeInt = 0
     """Threads that read data in parallel."""
 
@@ -63,7 +63,7 @@ class Packed(Data):
 
     @property
     def dtype(self) -> str:
-        """Type of the ids; without data the smallest that holds them."""
+        """Type of the token ids; without data the smaller of uint16 and uint32 that holds them."""
         if self.data:
             return self.packed.dtype
         return "uint16" if self.vocab <= 2**16 else "uint32"
@@ -99,7 +99,7 @@ class Packed(Data):
         packed = self.packed
         windows = packed.windows(self.seq_len)
 
-        # The tokenizer is kept in the run, as every run of text has it.
+        # Every run of text keeps its tokenizer.
         (reading.folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())
 
         description = (
@@ -129,7 +129,7 @@ class Packed(Data):
 
     @property
     def validation_windows(self) -> int:
-        """Windows to evaluate on."""
+        """Number of windows to evaluate on."""
         if not self.validation_tokens:
             return 0
         windows = max(0, self.packed.validation_tokens - 1) // self.seq_len

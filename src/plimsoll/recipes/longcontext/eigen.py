@@ -2,14 +2,13 @@
 
     beta_t = gamma * (B x_t)        c_t = lambda * c_{t-1} + beta_t        y_t = sigmoid(W x_t) * (C c_t + D x_t)
 
-with lambda = exp(-exp(nu) + i theta), inside the unit disc whatever nu is, and gamma = sqrt(1 - |lambda|^2), which
-keeps a state of steady input as large as the input. gamma follows from lambda and is not learned, so that the two
-cannot drift apart. C reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349,
-sections 3.3 and 3.4.
+with lambda = exp(-exp(nu) + i theta), inside the unit disc for every nu, and gamma = sqrt(1 - |lambda|^2), which keeps
+states as large as their input. gamma follows from lambda and is not learned, so that the two cannot drift apart. C
+reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349, sections 3.3 and 3.4.
 
-States and their coefficients are float32 in every precision, and whatever `activations` is: with 1 - |lambda| = 1e-4,
-bfloat16 could not tell lambda from 1. What a layer keeps does not depend on how far it looks back; no table of
-positions is needed.
+States and their coefficients are float32 for every `precision` and `activations`: with 1 - |lambda| = 1e-4, bfloat16
+would round lambda to 1. A layer's memory does not grow with the distance that it looks back, and the model needs no
+table of positions.
 """
 
 import math
@@ -29,12 +28,12 @@ from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
 
 SLOWER = 4.0
-"""nu and theta are kept times this, and so learn at a quarter of the learning rate: a step of Adam is as long whatever
-the scale of a parameter is."""
+"""Factor by which nu and theta are stored. It makes them learn at a quarter of the learning rate, because the length of
+a step of Adam does not depend on a parameter's scale."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 FORGETS_WITHIN = 1e-6, 20.0
-"""Least and most of exp(nu), the share of a state that is lost at a token: float32 ends not far from the first, and
-the second loses all of it. Beyond them nu is not followed."""
+"""Bounds of exp(nu) = -log |lambda|, to which it is clipped. The lower one is near the resolution of float32; with the
+upper one a state is lost at once."""
 
 State = Complex[Array, "batch states"]
 
@@ -42,8 +41,8 @@ State = Complex[Array, "batch states"]
 def eigenvalues(weights: dict, model: Eigen) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
     """Returns -log |lambda| and the phase in radians. nu and theta hold the difference from their initial values.
 
-    A phase is learned in units of what its state forgets at a token: what it is turned by adds up over all the tokens
-    that the state remembers. In radians, a step of Adam at 2e-3 would turn what is 4,096 tokens old by 2.
+    A phase is learned in units of the share that its state forgets at a token, because turns add up over all tokens
+    that the state remembers. In radians, a step of Adam at 2e-3 would turn a part of the state 4,096 tokens old by 2.
     """
 
     rate, phase = beginning(model)
@@ -56,8 +55,8 @@ def eigenvalues(weights: dict, model: Eigen) -> tuple[Float[Array, " states"], F
 def beginning(model: Eigen) -> tuple[Float64[np.ndarray, " states"], Float64[np.ndarray, " states"]]:
     """Returns the initial -log |lambda| and phase of each state.
 
-    |lambda|^2 is evenly spaced. Phases follow the golden ratio, so that neighbours in the one are far apart in the
-    other.
+    |lambda|^2 is evenly spaced. Phases follow the golden ratio, so that states with similar |lambda| have distant
+    phases.
     """
     number = np.arange(model.states)
     low, high = model.r_min**2, model.r_max**2
@@ -72,13 +71,13 @@ class Mixer:
         self.model = model
         self.compute = compute
         self.form: Form = "steps" if compute.platform == "cpu" else "matmul"
-        """An accelerator would wait for every one of the steps."""
+        """Way of computing states: on an accelerator, `steps` would wait for each position."""
 
     def init(self, keys: Iterator[Array]) -> dict:
         width = self.model.width
         zeros = jnp.zeros((self.model.states,))
         pairs = 2 * self.model.states
-        # In the letters above: enter is B, leave C, gate W, skip D.
+        # In the module's formulas: enter is B, leave C, gate W, skip D.
         return {
             "eigenvalues": {"nu": zeros, "theta": zeros},
             "enter": init_linear(keys, width, pairs, scale=(2 * width) ** -0.5),
@@ -88,8 +87,8 @@ class Mixer:
         }
 
     def __call__(self, weights: dict, x: Stream, before: State | None = None) -> tuple[Stream, State]:
-        """Returns what the layer writes, and the states after the last token; `before` are those before the first,
-        else zero."""
+        """Returns the layer's output, and the states after the last token. `before` are the states before the first
+        token; zero if None."""
         rate, phase = eigenvalues(weights["eigenvalues"], self.model)
         coefficient = jnp.exp(jax.lax.complex(-rate, phase))
         gamma = jnp.sqrt(-jnp.expm1(-2 * rate))
@@ -106,7 +105,7 @@ class Mixer:
 
 
 def gated(x: Array, scale: Array, gate: Array, read: Array) -> Array:
-    """Returns sigmoid(gate) * (read + scale * x), from products that are computed before."""
+    """Returns sigmoid(gate) * (read + scale * x), y_t of the module's formulas."""
     return jax.nn.sigmoid(gate) * (read + scale * x)
 
 
@@ -122,7 +121,7 @@ class EigenBlock(Layer):
         return mixing | self.init_weights(keys, FEED_FORWARD)
 
     def __call__(self, weights: dict, x: Stream, places: Places) -> Stream:
-        """Returns the layer's output from a state of zero; `places` are for layers that attend."""
+        """Returns the layer's output from a state of zero; only attention layers use `places`."""
         return self.onward(weights, x, None)[0]
 
     def onward(self, weights: dict, x: Stream, before: State | None) -> tuple[Stream, State]:
@@ -133,7 +132,7 @@ class EigenBlock(Layer):
 
 
 class Group:
-    """Layers of recurrences, and one at their end that attends: what is stacked where `attention_every` is given."""
+    """Recurrent layers and one attention layer at their end: the stacked unit if `attention_every` is set."""
 
     def __init__(self, model: Eigen, shape: DecoderShape, compute: Compute) -> None:
         self.layers = model.attention_every

@@ -34,7 +34,7 @@ LEVERS = (
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns the loss, and a table of it by position."""
+    """Returns the means, and a table of the loss by position."""
     assert isinstance(spec, TokenSpec)
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
     return rest | {BY_POSITION: by_position(metrics, spec.length)}
@@ -49,8 +49,8 @@ def exhibits(metrics: Mapping[str, Any], spec: Spec) -> list[dict[str, Any]]:
     plot = {
         "kind": "curves",
         "title": "Loss by position",
-        "caption": "Does a token gain from what lies far before it? Where the curve still falls, it does. Means over"
-        " stretches of positions, at the last evaluation.",
+        "caption": "Does a token gain from text far before it? It does at positions where the curve still falls. Means"
+        " over stretches of positions, at the last evaluation.",
         "x_label": "position in the window, counted from 1 (logarithmic)",
         "y_label": "loss, nats per token",
         "x": [int(stretch.split(" to ")[0]) + 1 for stretch in losses],
@@ -86,41 +86,41 @@ class Eigen(Model):
     width: PositiveInt = 128
     """Width of the hidden states."""
     layers: PositiveInt = 4
-    """Number of blocks: a recurrence, or attention, and a SwiGLU."""
+    """Number of blocks, each a recurrence (or attention) and a SwiGLU."""
     states: PositiveInt = 64
     """Complex numbers in the recurrent state of a layer."""
     inner: PositiveInt | None = None
-    """Width of the SwiGLU. By default 7/3 of --width: with the gate of the recurrence its products cost as much as a
-    plain part of 4 x --width."""
+    """Width of the SwiGLU. By default 7/3 of --width: with the recurrence's gate it costs as much as a feed-forward
+    layer of 4 x --width without gates."""
     tied: bool = True
     """Use the token embedding's weights for the output layer, too."""
     r_min: Share = 0.9
-    """Least share of a recurrent state that a token leaves, at initialisation; see --r-max."""
+    """Least share of a recurrent state that remains after a token, at initialisation; see --r-max."""
     r_max: Share = 0.9999
-    """Largest share of a recurrent state that a token leaves, at initialisation: after n tokens r^n is left. r^2 is
-    spread evenly from --r-min^2 to --r-max^2."""
+    """Largest share of a recurrent state that remains after a token, at initialisation: after n tokens r^n remains. r^2
+    is spread evenly from --r-min^2 to --r-max^2."""
     max_phase: Annotated[float, Interval(gt=0, le=2 * math.pi)] = 2 * math.pi
-    """Largest angle, in radians, by which a token turns a state at initialisation; they are spread evenly from 0."""
+    """Largest angle, in radians, by which a token turns a state at initialisation; angles are spread evenly from 0."""
     attention_every: NonNegativeInt = 0
-    """Every how many layers one is attention instead of a recurrence; 0 for none."""
+    """Number of layers in a group whose last one is attention instead of a recurrence; 0 for no attention."""
     attention_window: NonNegativeCount = 0
-    """Tokens that an attention layer sees, its own included; 0 for all before it, whose cost grows with --seq-len."""
+    """Tokens that an attention layer sees, with the current one; 0 for all so far, whose cost grows with --seq-len."""
     heads: PositiveInt | None = None
-    """Number of heads in attention layers. By default heads of 64, or of 32 or 128 where only these divide --width,
+    """Number of heads in attention layers. By default heads of width 64, or of 32 or 128 if only these divide --width,
     else one."""
     chunk_size: PositiveInt = 256
-    """Tokens that are computed side by side. Affects only speed and memory."""
+    """Tokens of a chunk of the recurrence. Affects only speed and memory."""
 
     def check_options(self) -> None:
         _ = self.shape(vocab=1)  # its own checks
         if self.r_min >= self.r_max:
             raise RecipeError(
-                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound what is left of a state after a token: take"
-                " two shares, the second above the first"
+                f"--r-min {self.r_min:g} and --r-max {self.r_max:g} bound the share of a state that remains after a"
+                " token: the second must be above the first"
             )
         if not self.attention_every and (self.heads or self.attention_window):
             raise RecipeError(
-                "--heads and --attention-window are of layers that attend, and there are none: give --attention-every,"
+                "--heads and --attention-window need attention layers, and there are none: give --attention-every,"
                 " or leave them out"
             )
         if self.attention_every and self.layers % self.attention_every:
@@ -131,7 +131,7 @@ class Eigen(Model):
             )
 
     def shape(self, *, vocab: int) -> DecoderShape:
-        """Returns the sizes of the network for so many different tokens."""
+        """Returns the sizes of the network for `vocab` different tokens."""
         return DecoderShape(
             vocab=vocab,
             width=self.width,

@@ -1,4 +1,4 @@
-"""Stretches of positions over which the loss of a long sequence is told apart. No JAX here: recipes use it."""
+"""Stretches of positions for the mean losses of a long sequence. Imports no JAX, because recipes use it."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ BY_POSITION = "loss_by_position"
 """Name of the table in the answer of `evaluate`."""
 MOST_STRETCHES = 10
 PREFIX = "loss_from_"
-"""Beginning of the name of a stretch's metric; its first position follows."""
+"""Prefix of the name of a stretch's metric; the stretch's first position follows."""
 
 
 def stretches(length: int) -> dict[str, tuple[int, int]]:
     """Returns start and end of each stretch by the name of its metric.
 
-    Every one is as long as all before it, and the second half is in quarters of itself.
+    Every stretch is as long as all before it together, but the second half of the sequence is cut in quarters.
 
     >>> list(stretches(32768).items())[:2], list(stretches(32768).values())[-2:]
     ([('loss_from_0', (0, 64)), ('loss_from_64', (64, 128))], [(24576, 28672), (28672, 32768)])
@@ -23,7 +23,7 @@ def stretches(length: int) -> dict[str, tuple[int, int]]:
 
 
 def by_position(metrics: Mapping[str, float], length: int) -> dict[str, float]:
-    """Returns the loss at positions, named like "64 to 127", of the stretches that `metrics` has."""
+    """Returns the losses of the stretches in `metrics`, by names like "64 to 127"."""
     return {
         f"{start} to {end - 1}": metrics[name] for name, (start, end) in stretches(length).items() if name in metrics
     }

@@ -1,4 +1,4 @@
-"""`plimsoll prepare longcontext`: its options, and what it prints. `data/packed/prepare.py` packs the text."""
+"""Options and text output of `plimsoll prepare longcontext`. `data/packed/prepare.py` packs the text."""
 
 import sys
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ class TextOptions(TextSet):
     """Options of `plimsoll prepare longcontext`."""
 
     out: str
-    """The folder that is made. The same command continues what was interrupted."""
+    """New folder for the packed text. The same command continues an interrupted one."""
     workers: int | None = None
     """Threads that encode text. By default one for each core. With --ray: blocks that are encoded on the cluster at a
     time, in pairs."""
     ray: str | None = None
-    """Ray cluster to encode on: its address, auto for the one that runs here, or local to start one. By default text is
+    """Ray cluster to encode on: its address, auto for the running one, or local to start one. By default text is
     encoded in this process."""
 
 
@@ -42,7 +42,7 @@ def make(options: TextOptions) -> dict[str, Any]:
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
-    """Returns what is printed of a folder that was made."""
+    """Returns the text that is printed about a finished folder."""
     rate = answer["tokens_per_second"]
     sizes = f"{answer['tokens']:,} tokens of {answer['documents']:,} documents, {format_bytes(answer['bytes'])}"
     if answer["finished_before"]:

@@ -1,13 +1,13 @@
-"""Diagonal linear recurrences, c_t = a c_{t-1} + x_t, over long sequences: two ways to the same states.
+"""Diagonal linear recurrences, c_t = a c_{t-1} + x_t, over long sequences, computed in one of two ways.
 
-The sequence is cut in chunks. Each chunk runs from a state of zero, all of them side by side; then one state is carried
-from chunk to chunk, and what it leaves at each position is added. `steps` goes through a chunk position by position and
+The sequence is cut in chunks. All chunks run side by side, each from a state of zero; then the state is carried from
+chunk to chunk, and its contribution to each position is added. `steps` goes through a chunk position by position and
 from chunk to chunk in a loop. `matmul` multiplies a chunk by a triangular matrix of powers, and carries by a parallel
-prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3): an accelerator would start some kernels for
-each turn of a loop.
+prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3): on an accelerator each turn of a loop would
+start some kernels.
 
-The backward pass is the same recurrence from the end (`_backward`): it keeps the states and nothing else, and its
-gradients go through all chunks.
+The backward pass is the same recurrence from the end (`_backward`): it keeps only the states, and its gradients go
+through all chunks.
 """
 
 from typing import Literal
@@ -30,10 +30,10 @@ def _states(
 
     Args:
         coefficient: a, the same at every position.
-        inputs: What is added at each position.
+        inputs: x_t.
         initial: c_{-1}.
-        form: How it is computed.
-        chunk: Positions of a chunk; changes nothing but the cost.
+        form: Way of computing, `steps` or `matmul`.
+        chunk: Positions of a chunk; changes only the cost.
     """
     # Chunks side by side: (chunk, batch, chunks, states).
     batch, length, width = inputs.shape
@@ -43,7 +43,7 @@ def _states(
     padded = jnp.pad(inputs, ((0, 0), (0, missing), (0, 0)))
     cut = padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
 
-    # The states of each chunk from zero, and what is left at each position of a state before the chunk.
+    # The states of each chunk from zero, and the factor at each position for the state before the chunk.
     if form == "matmul":
         local, reach = _by_matmul(coefficient, cut)
         entering = _carried_by_scan(reach[-1], local[-1], initial)
@@ -56,7 +56,7 @@ def _states(
 
 
 states = jax.custom_vjp(_states, nondiff_argnums=(3, 4))
-"""The same, with a backward pass of its own."""
+"""`_states` with a backward pass of its own."""
 
 
 def _forward(coefficient: Array, inputs: Array, initial: Array, form: Form, chunk: int):
@@ -65,8 +65,8 @@ def _forward(coefficient: Array, inputs: Array, initial: Array, form: Form, chun
 
 
 def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
-    """Returns the gradients. That of c_t is its own and a times that of c_{t+1}. (JAX's gradients of complex numbers
-    take no conjugates.)"""
+    """Returns the gradients. That of c_t is its direct gradient plus a times that of c_{t+1}. (JAX's gradients of
+    complex numbers take no conjugates.)"""
     coefficient, initial, result = kept
     back = _states(coefficient, jnp.flip(gradient, axis=1), jnp.zeros_like(initial), form, chunk)
     of_inputs = jnp.flip(back, axis=1)
@@ -90,8 +90,8 @@ def _by_steps(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
 
 
 def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
-    """Returns what `_by_steps` does, by a triangular matrix of powers for each state times all chunks at once."""
-    # Powers by exponents: products of thousands of factors lose digits.
+    """Returns the result of `_by_steps`, by a product of all chunks with a triangular matrix of powers per state."""
+    # Powers by exp and log: products of thousands of factors lose digits.
     length = inputs.shape[0]
     exponents = jnp.arange(length + 1).astype(coefficient.dtype)
     powers = jnp.exp(exponents[:, None] * jnp.log(coefficient))

@@ -1,7 +1,7 @@
-"""Text from a model of recurrences, a token at a time, from what it remembers: the price of a token does not grow.
+"""Sampling from a model of recurrences, a token at a time, from its memory: the cost of a token does not grow.
 
-Of a layer of recurrences that is its states; of one that attends, the keys and values of the last `window` tokens (of
-as many as a window of training had, where it sees all before it).
+The memory of a recurrence is its states; that of an attention layer, the keys and values of the last `window` tokens
+(as many as a training window, if the layer attends to all earlier tokens).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,14 +21,14 @@ from plimsoll.recipes.longcontext.eigen import EigenBlock, Group
 from plimsoll.recipes.longcontext.task import LongTokens
 
 Memory = dict[str, Any]
-"""`position` of the next token; `blocks`, with a leading axis of blocks, what each remembers."""
+"""`position` of the next token, and `blocks`: the memory of each block, with a leading axis of blocks."""
 
 
 class Stream:
     """Incremental decoding: applies a task's decoder to new tokens, given its memory of the earlier ones."""
 
     def __init__(self, task: LongTokens, *, context: int) -> None:
-        """Prepares reading; `context` is the number of tokens that a layer sees which attends to all before it."""
+        """Takes `context`: the number of tokens that a layer sees if it attends to all earlier ones."""
         self.model = task.model
         self.decoder = task.decoder
         self.shape = task.decoder.shape
@@ -49,8 +49,8 @@ class Stream:
     def hidden(
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
-        """Applies the model to the tokens after those remembered; returns hidden states, as `Decoder.hidden` does, and
-        the memory."""
+        """Applies the model to the tokens after those in memory. Returns hidden states, as `Decoder.hidden` does, and
+        the new memory."""
         position = memory["position"]
         stacked = self.decoder.stacked
 
@@ -73,7 +73,7 @@ class Stream:
     def _attended(
         self, block: Block, weights: dict, x: Array, before: dict[str, Array], position: Array
     ) -> tuple[Array, Any]:
-        """Returns the attending layer's output for the tokens after those remembered, and its memory."""
+        """Returns the attention layer's output for the tokens after those in memory, and its new memory."""
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
         places = Places(rotary_angles(position + new, self.shape.head_width, self.shape.rotary))
         projected = block.projected(weights, x, places)
@@ -103,7 +103,7 @@ def continued(
     seed: int,
 ) -> Iterator[int]:
     """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
-    `sampling.continued` does; a layer that attends to all before it sees `length` of them."""
+    in `sampling.continued`; a layer that attends to all earlier tokens sees `length` of them."""
     stream = Stream(task, context=length)
     rows = min(known, stream.shape.vocab)
 
@@ -126,6 +126,6 @@ def continued(
 
 
 sample = partial(writing.sample, go_on=continued)
-"""Function of a trained run and a request: the text after a prompt (`recipes.writing.sample`)."""
+"""Function of a trained run and a request that returns the text after a prompt (`recipes.writing.sample`)."""
 shown = partial(writing.texts, answer=sample)
-"""Function of a trained run: what a report shows of the model."""
+"""Function of a trained run that returns a report's exhibit of sampled texts."""

@@ -1,4 +1,4 @@
-"""The loss by position: whether a model still gains from what lies thousands of tokens before."""
+"""Table of the loss by position, which shows the gain from text thousands of tokens before."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from plimsoll.report.summary import evaluation_text
 
 
 def evaluation(answer: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll evaluate` prints."""
+    """Returns the text that `plimsoll evaluate` prints."""
     means = {name: value for name, value in answer.items() if name != BY_POSITION}
     return f"{evaluation_text(means)}\n\n{positions_table(answer[BY_POSITION])}"
 
@@ -18,7 +18,7 @@ def positions_table(losses: Mapping[str, float]) -> str:
     """Returns a table of the loss by position.
 
     Args:
-        losses: Nats by stretch of positions in their order, like "64 to 127".
+        losses: Nats by stretch of positions, like "64 to 127", in order.
     """
     rows = [("positions", "nats", "change")]
     before = None

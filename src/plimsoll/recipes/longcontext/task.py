@@ -1,4 +1,4 @@
-"""The task of predicting the next token of long windows by linear recurrences (recipes/longcontext/eigen.py)."""
+"""Task of next-token prediction in long windows, by linear recurrences (recipes/longcontext/eigen.py)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -13,7 +13,7 @@ from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class LongTokens(NextToken):
-    """A `Task` with batches as `NextToken` has them. An evaluation reports the loss by position."""
+    """A `Task` with the batches of `NextToken`. An evaluation reports the loss by position."""
 
     def __init__(self, model: Eigen, spec: TokenSpec, compute: Compute) -> None:
         self.model = model
@@ -24,7 +24,7 @@ class LongTokens(NextToken):
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns the loss, and in an evaluation metrics like `loss_from_64` over the stretch that begins there."""
+        """Returns the loss, and in an evaluation metrics like `loss_from_64`, over the stretch from that position."""
         batch = pairs(batch)
         if train:
             return super().loss(params, carry, batch, keys, train=train)

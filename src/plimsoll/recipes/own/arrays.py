@@ -1,6 +1,6 @@
-"""Data that is given in Python, where the processes that train can open it: arrays as files, other objects as they are.
+"""Data given in Python, in a form that other processes can open: arrays as files, other objects as pickles.
 
-Arrays are written into this process's own temporary folder (pickled.py), once, and the others map them from there.
+Arrays are written once into this process's own temporary folder (pickled.py); other processes map the files.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from plimsoll.units import format_bytes
 
 
 def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
-    """Returns a function that opens the data in any process, and the identity of what is in it.
+    """Returns a function that opens the data in any process, and the identity of its content.
 
     Args:
         data: Arrays in the pytree of a batch, a function that returns examples, or anything with `len()` and `[index]`.
         form: `functions.BatchForm` of a batch.
-        what: Name of the argument, for refusals.
+        what: Name of the argument, for error messages.
 
     Returns:
-        The function, and a SHA-256; empty where only the object's own code says what is in it.
+        The function, and a SHA-256; empty if only the object's own code determines the content.
 
     Raises:
-        DataError: It is neither, the arrays do not suit the batch, or they cannot be written.
+        DataError: The data is none of these, the arrays do not suit the batch, or they cannot be written.
     """
-    # Anything but arrays is opened by its own code.
-    has_place = not isinstance(data, Iterator)  # a generator has none to continue from
+    # All data except arrays is opened by its own code.
+    has_place = not isinstance(data, Iterator)  # a generator has no place to continue from
     is_like_batch = has_place and jax.tree.structure(data) == form.tree
     if not is_like_batch or not all(map(np.ndim, jax.tree.leaves(data))):
         if callable(data):
@@ -70,7 +70,7 @@ def _mapped(given: Any) -> tuple[Callable[[], np.memmap], str]:
         digest = facts_of([Path(file)]).digest
         return partial(np.memmap, str(file), mode="r", **form), f"{digest} {form}"
 
-    # Any other array becomes a file of the process's own folder.
+    # Any other array becomes a file in the process's own folder.
     array = np.ascontiguousarray(given)
     flat = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(flat.data).hexdigest()

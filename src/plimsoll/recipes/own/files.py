@@ -1,9 +1,8 @@
-"""Recipes in files of the user's: `my_recipe.py`, or `my_recipe.py:name` where it holds several.
+"""Recipes in users' files: `my_recipe.py`, or `my_recipe.py:name` if the file has several.
 
-The file is run as code, in every process that needs the recipe: the command, the compile child, the trial,
-training. What is saved is where it lies, what the recipe is called there, its fields, and the SHA-256 of the file and
-of the modules beside it that it imports: a run whose code has changed is not continued, and no answer of the planner is
-taken for another code's.
+Every process that needs the recipe runs the file: the command, the compile child, the trial, training. recipe.json
+holds the path, the recipe's name and fields, and the SHA-256 of the file and of the modules beside it that it imports.
+If the code has changed, a run is not continued, and saved plans are not used.
 """
 
 import hashlib
@@ -24,26 +23,26 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import names_of
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
-"""Path to the sources a module was made from, and the module: the same code is run once in a process."""
+"""Sources and module of each file, by its path: a process runs the same code once."""
 _homes: dict[type, ModuleType] = {}
-"""Class that stands for a recipe to the file that offers it, which may have imported it from elsewhere."""
+"""Module that offers a recipe, by `own_class` of the recipe, which the module may have imported."""
 _being_imported: set[str] = set()
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a recipe's name is that of a file: `my_recipe.py` or `my_recipe.py:large`."""
+    """Returns True if a recipe's name is that of a Python file: `my_recipe.py` or `my_recipe.py:large`."""
     return name.partition(":")[0].endswith(".py")
 
 
 def short_name(name: str) -> str:
-    """Returns what a run of it is called: `my_recipe` or `my_recipe-large`."""
+    """Returns the short name of a recipe's file, for runs: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
     stem = Path(path).name.removesuffix(".py").removesuffix(".toml")  # a preset's name may have a dot in it
     return f"{stem}-{inside}" if inside else stem
 
 
 def load(name: str) -> Recipe:
-    """Returns the recipe of that name: the one after the colon, the only one, or the one called `recipe`."""
+    """Returns the recipe in a file: the one named after the colon, the only one, or the one called `recipe`."""
     file, _, inside = name.partition(":")
     path = _existing(Path(file).expanduser().absolute(), file)
     module = _import(path, sources(path))
@@ -68,17 +67,17 @@ def load(name: str) -> Recipe:
 
 
 def own_class(recipe: Recipe) -> type | None:
-    """Returns the class by which the file of a recipe is known: that of the first part that is registered nowhere.
+    """Returns the class of the first unregistered part of a recipe, which identifies its file.
 
-    None where all parts are registered.
+    None if all parts are registered.
     """
     names = names_of(recipe.parts)
     return next((type(recipe.parts[role]) for role, name in names.items() if name is None), None)
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns where the code of a recipe is, or what identifies it where it is in no file (a notebook, a prompt): what
-    `saved.to_dict` holds besides its fields."""
+    """Returns the file, name and sources of a recipe for `saved.to_dict`, or the identity of code that is in no file (a
+    notebook, a prompt)."""
     cls = own_class(recipe)
     assert cls is not None, "of registered parts no file is needed"
     module = _homes.get(cls) or sys.modules.get(cls.__module__)
@@ -107,10 +106,10 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe from a file that `saved.to_dict` wrote, with the options that it has there.
+    """Returns the recipe in a user's file that `saved.to_dict` described, with the options that it has in the file.
 
     Raises:
-        RecipeError: The code is not what it was, or was in no file and is not here.
+        RecipeError: The code has changed, or was in no file and this process was not given it.
     """
     if pickled.is_pickled(saved):
         return pickled.from_saved(saved)
@@ -130,7 +129,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 def sources(path: Path) -> dict[str, str]:
     """Returns the SHA-256 of the file and of the modules next to it that it imports anywhere in its code, by name.
 
-    They are found by reading, not by running. What it imports from elsewhere belongs to the environment.
+    The modules are found without running the code. Those imported from elsewhere belong to the environment.
     """
     finder = ModuleFinder(path=[str(path.parent)])
     with as_recipe_error(f"{path.name} cannot be read as Python", path.parent):
@@ -161,7 +160,7 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
     if known is not None and known[0] == made_from:
         return known[1]
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as `python my_recipe.py` would: it may import what lies beside it
+        sys.path.insert(0, str(path.parent))  # as `python my_recipe.py` does: it may import modules beside it
     # A name of its own: a recipe file called like a package must not take its place.
     name = f"plimsoll_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -180,9 +179,9 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
 
 
 def keep_source(saved: Mapping[str, Any], folder: Path) -> None:
-    """Copies the file of a recipe into its run, to compare with: nothing is ever run from it.
+    """Copies the sources of a recipe into its run, for comparison: the copies are never run.
 
-    A recipe of a package is known by the package, and functions in no file have none.
+    Recipes of packages and functions in no file have no sources to copy.
 
     Args:
         saved: Content of recipe.json.

@@ -1,7 +1,7 @@
-"""A recipe of functions that are given in Python: `plimsoll.plan(loss, params, batch, optimizer=...)`.
+"""Recipes of Python functions: `plimsoll.plan(loss, params, batch, optimizer=...)`.
 
-The same as `plimsoll.recipe` makes of a file, but that `loss` may be a mean, a batch any pytree of arrays, and `init`
-and `data` may come after the plan: it needs the shapes of parameters and of a batch only. Importing this imports JAX.
+Unlike for `plimsoll.recipe`, `loss` may be a mean, a batch any pytree of arrays, and `init` and `data` may come after
+the plan, which needs only the shapes of parameters and of a batch. Importing this module imports JAX.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.saved import from_dict
 
 Reduction = Literal["sum", "mean"]
-"""What a loss returns: (sum, weight), or the mean over the examples of its batch."""
+"""Result of a loss: the pair (sum, weight), or the mean over the examples of its batch."""
 
 
 @dataclass(frozen=True)
 class BatchForm:
-    """Names, shapes and types of the arrays in a batch, and the pytree that they are in."""
+    """Names, shapes and types of the arrays in a batch, and the structure of its pytree."""
 
     tree: Any
     """Structure of the pytree."""
@@ -36,14 +36,14 @@ class BatchForm:
     """Shape of one example and dtype by name, in the order of the tree."""
 
     def named(self, batch: Any) -> dict[str, Any]:
-        """Returns the leaves of such a pytree by their names."""
+        """Returns the leaves of a pytree of this form by their names."""
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:
         """Returns the leaves of a batch by their names, as 32-bit numbers.
 
         Raises:
-            DataError: It is another pytree than was planned for, or has another shape or type.
+            DataError: The batch differs from the planned one in its pytree, shapes or types.
         """
         tree = jax.tree.structure(batch)
         if tree != self.tree:
@@ -55,14 +55,14 @@ class BatchForm:
             if (array.shape, array.dtype.name) != ((examples, *shape), dtype):
                 raise DataError(
                     f"{name} of the batch of this step is {array.dtype.name}{list(array.shape)}, and the plan is of"
-                    f" {dtype}{[examples, *shape]}: another shape would be compiled anew, with other bytes than were"
-                    " planned. Fill the last batch up, leave it out, or plan for this shape"
+                    f" {dtype}{[examples, *shape]}: another shape would need another compiled step, with other"
+                    " bytes. Fill the last batch up, leave it out, or plan for this shape"
                 )
             arrays[name] = array
         return arrays
 
     def whole(self, named: Mapping[str, Any]) -> Any:
-        """Returns the pytree of these leaves."""
+        """Returns the pytree with these leaves."""
         return self.tree.unflatten([named[name] for name in self.spec])
 
 
@@ -71,7 +71,7 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
 
     Raises:
         RecipeError: A leaf is no array of numbers.
-        DataError: Their first axes disagree.
+        DataError: The first axes of the leaves differ.
     """
     paths, tree = tree_flatten_with_path(shapes_of(batch, "batch"))
     leaves = {keystr(path, simple=True, separator="/") or "batch": leaf for path, leaf in paths}
@@ -80,7 +80,7 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
         words = ", ".join(f"{name} {leaf.shape}" for name, leaf in leaves.items())
         raise DataError(
             f"the leaves of the batch are {words or 'none'}: the first axis of each counts the examples, so it must be"
-            " the same number, above 0, in all of them. Put what is no example into the parameters, or into the loss"
+            " the same number, above 0, in all of them. Put other arrays into the parameters, or into the loss"
         )
     spec = {name: (leaf.shape[1:], leaf.dtype.name) for name, leaf in leaves.items()}
     [(examples,)] = first_axes
@@ -92,7 +92,7 @@ def shapes_of(tree: Any, what: str) -> Any:
 
     Args:
         tree: The pytree.
-        what: Name of it, for refusals.
+        what: Name of the tree, for error messages.
 
     Raises:
         RecipeError: A leaf is no array of numbers.
@@ -113,7 +113,7 @@ def shapes_of(tree: Any, what: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A loss, shapes of parameters and of a batch, and an optimizer: what `plimsoll.plan` was given."""
+    """Arguments of `plimsoll.plan`: a loss, shapes of parameters and of a batch, and an optimizer."""
 
     loss: Callable[..., Any]
     params: Any
@@ -128,15 +128,15 @@ class Given:
     def recipe(
         self, init: Callable[..., Any] | None = None, data: Any = None, validation_data: Any = None, **fields: Any
     ) -> Recipe:
-        """Returns the recipe; without `init` or `data` it has zeros of their shapes, which a plan cannot tell apart.
+        """Returns the recipe. Zeros replace a missing `init` or `data`: a plan depends only on the shapes.
 
         Raises:
-            RecipeError: `init` makes other parameters, or a function is refused.
-            DataError: The data is no set of examples like those of the batch.
+            RecipeError: `init` makes other parameters, or a function is invalid.
+            DataError: The data has no examples like those of the batch.
         """
         functions: dict[str, Any] = {"loss": self.loss, "init": init or self._zeros, "data": self._examples}
 
-        # Data, and what identifies it: nothing does as soon as one part is known by its own code only.
+        # Data and its identity: empty if the contents of one part are known only by its code.
         identity = f"like {self.form.spec}"
         if data is not None:
             functions["data"], identity = kept(data, self.form, "data")
@@ -153,7 +153,7 @@ class Given:
             batch_form=self.form,
             loss_reduction=self.reduction,
             of_data=identity,
-            __module__=getattr(self.loss, "func", self.loss).__module__,  # of what a functools.partial calls
+            __module__=getattr(self.loss, "func", self.loss).__module__,  # that of a partial's function
         )
         recipe = cls(**{**self.fields, **fields}).composed()
         if init is not None:
@@ -167,7 +167,7 @@ class Given:
         return jax.tree.map(jnp.zeros_like, self.params)
 
     def _examples(self) -> Any:
-        """Returns more examples than a run has in a batch, which take no memory."""
+        """Returns 2**20 examples of zeros, which take no memory."""
         spec = self.form.spec.items()
         return {name: np.broadcast_to(np.zeros((), dtype), (2**20, *shape)) for name, (shape, dtype) in spec}
 
@@ -175,10 +175,10 @@ class Given:
 def given(
     loss: Any, params: Any, batch: Any, *, optimizer: Any, reduction: Any, supported: Any = (), **fields: Any
 ) -> Given:
-    """Returns what `plimsoll.plan` was given, as shapes.
+    """Returns the arguments of `plimsoll.plan`, with shapes in place of arrays.
 
     Raises:
-        RecipeError: Parameters, batch, optimizer or reduction are none, or missing.
+        RecipeError: Parameters, batch or optimizer are missing, or an argument is invalid.
         DataError: The arrays of the batch have different numbers of examples.
     """
     needed = {"params": params, "batch": batch, "optimizer": optimizer}
@@ -209,7 +209,7 @@ def _parameters_of(recipe: Recipe) -> str:
 
 
 def require_sound(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Looks at the first two examples of a recipe, in a process of its own: its data must suit its loss.
+    """Checks a recipe's loss on its first two examples. It runs in a process of its own.
 
     Raises:
         RecipeError: The loss is no sum over examples, or not finite.

@@ -2,8 +2,8 @@
 
 cloudpickle writes functions by value, and modules that can be imported by name. The pickle lies in a temporary folder
 of this process alone, which its children find by an environment variable; it is removed when the process ends. No run
-holds one, so nothing that came with data or with a run is ever unpickled. What a run holds is the SHA-256 of what init,
-loss and optimizer compute, as JAX traces them: another notebook with the same functions continues it.
+holds a pickle, so nothing that came with data or with a run is ever unpickled. A run holds the SHA-256 of the JAX
+traces of init, loss and optimizer: another notebook with the same functions can continue it.
 """
 
 import atexit
@@ -28,25 +28,25 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.units import MIB, format_bytes
 
 VARIABLE = "PLIMSOLL_CODE"
-"""Name of the variable with the folder of the process that was given the functions, for its children."""
+"""Environment variable that names the folder of pickles to the children of the process that made it."""
 MOST_BYTES = 256 * MIB
-"""Size of a pickle at most: what functions hold is in every process, and a constant of each compiled step."""
+"""Most bytes of a pickle: values that functions hold are in every process, and constants of each compiled step."""
 STEPS = 1_000
-"""Length of the schedule whose optimizer is identified: a run may be continued with another."""
+"""Optimizer steps for which the optimizer is traced: a run may be continued with another length."""
 OPAQUE = "pickle "
-"""Beginning of the identity of data that only its pickle identifies: another program's may differ and be the same."""
+"""Prefix of the identity of data that only its pickle identifies. Pickles of the same data may differ by program."""
 
 _made: dict[str, type[OwnRecipe]] = {}
-"""Key of a pickle to the class in it."""
+"""Class in a pickle, by the pickle's key."""
 _described: dict[tuple[type[OwnRecipe], str], dict[str, Any]] = {}
-"""Class and fields to what identifies them."""
+"""Identity (name, code and data) of a class with its fields."""
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns what identifies the code of an own recipe, after writing its pickle for the processes that need it.
+    """Returns the identity of a recipe in no file, and writes its pickle for the processes that need it.
 
     Raises:
-        RecipeError: The functions hold too much, cannot be pickled, or are refused when they are traced.
+        RecipeError: The functions hold too many bytes, cannot be pickled, or fail when they are traced.
     """
     cls = type(recipe.origin)
     known = cls, _own(recipe.options)
@@ -63,12 +63,12 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def is_pickled(saved: Mapping[str, Any]) -> bool:
-    """Returns whether a saved recipe is of code that is in no file."""
+    """Returns True if a saved recipe is of code that is in no file."""
     return "data" in saved
 
 
 def is_here(saved: Mapping[str, Any]) -> bool:
-    """Returns whether this process, or the one that started it, was given the functions of a saved recipe."""
+    """Returns True if this process, or the one that started it, was given the functions of a saved recipe."""
     try:
         from_saved(saved)
     except RecipeError:
@@ -80,7 +80,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `saved.to_dict` wrote, in the process that was given its functions or a child of it.
 
     Raises:
-        RecipeError: This is neither.
+        RecipeError: This process is neither.
     """
     keys = _keys(saved)
     for key in keys if saved["data"].startswith(OPAQUE) else keys[:1]:
@@ -98,7 +98,7 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path) -> None:
-    """Raises RecipeError where a run's functions or data compute something else than those that were given now.
+    """Raises RecipeError if a run's functions or data differ from those that were given now.
 
     Args:
         saved: Content of the run's recipe.json.
@@ -113,8 +113,8 @@ def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path)
         other.append("data")
     if other:
         raise RecipeError(
-            f"{run} is a run of another {' and another '.join(other)}: what it held when the run began has another"
-            " SHA-256. Give what it was to continue the run, or name another run"
+            f"{run} is a run of another {' and another '.join(other)}: its content when the run began has another"
+            " SHA-256. Give the original to continue the run, or name another run"
         )
 
 
@@ -128,13 +128,13 @@ def folder() -> Path:
 
 
 def _keys(described: Mapping[str, Any]) -> list[str]:
-    """Returns the names under which a pickle is looked for: with its data, and by what it computes alone."""
+    """Returns the two keys of a pickle: that of its code with its data, and that of its code alone."""
     code = json.dumps(described["code"], sort_keys=True)
     return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described['data']}", code)]
 
 
 def _read(key: str) -> type[OwnRecipe] | None:
-    """Returns the class in a pickle that the process above has written; None if it has written none of that key."""
+    """Returns the class in a pickle of the parent process; None if it has written none with that key."""
     path = Path(os.environ.get(VARIABLE, os.devnull)) / f"{key}.pickle"
     if not path.is_file():
         return None
@@ -156,7 +156,7 @@ def _pickled(cls: type[Any]) -> bytes:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            if type(obj).__name__ in ("_Missing", "_MISSING_TYPE"):  # of equinox and dataclasses: known by identity
+            if type(obj).__name__ in ("_Missing", "_MISSING_TYPE"):  # compared by identity (equinox, dataclasses)
                 return "MISSING"
             reduced: Any = super().reducer_override(obj)
             if isinstance(reduced, tuple) and type(obj).__module__.startswith("equinox."):
@@ -183,7 +183,7 @@ def _pickled(cls: type[Any]) -> bytes:
 
 
 def _fields_of(module: type[Any]) -> dict[str, Any]:
-    """Returns what the class of an Equinox module needs of its own while it is made: its metaclass registers the leaves
+    """Returns the attributes that an Equinox module's class needs at its creation. Its metaclass registers the leaves
     then, and cloudpickle fills in a class only afterwards (equinox 0.13.8)."""
     own = vars(module)
     annotations = own.get("__annotations__", {})
@@ -198,7 +198,7 @@ def _own(fields: Mapping[str, Any]) -> str:
 
 
 def _computed(recipe: Recipe) -> dict[str, str]:
-    """Returns the SHA-256 of what init, loss (with its gradient) and optimizer compute, from shapes alone."""
+    """Returns the SHA-256 of the traces of init, loss (with its gradient) and optimizer, made from shapes alone."""
     import jax
 
     task = recipe.task(plain_compute())
@@ -225,11 +225,11 @@ def _computed(recipe: Recipe) -> dict[str, str]:
 def _code(traced: Any) -> str:
     """Returns the SHA-256 of a jaxpr and of all its constants.
 
-    StableHLO would do as well, but to lower a function starts a device (jax 0.10.2).
+    It is not of StableHLO, because lowering a function starts a device (jax 0.10.2).
     """
     import numpy as np
 
-    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())  # places in memory of functions
+    digest = hashlib.sha256(re.sub(r"0x[0-9a-f]+", "", str(traced)).encode())  # memory addresses of functions
     for value in _constants(traced):
         array = np.asarray(value)
         digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
@@ -237,7 +237,7 @@ def _code(traced: Any) -> str:
 
 
 def _constants(part: Any) -> Iterator[Any]:
-    """Yields the arrays that a jaxpr and those in it close over; numbers are in its text."""
+    """Yields the arrays that a jaxpr and its inner jaxprs close over; numbers are in the text of a jaxpr."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
     if isinstance(part, ClosedJaxpr):

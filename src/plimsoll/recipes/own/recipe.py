@@ -1,10 +1,10 @@
-"""A recipe of the user's own: how parameters begin, what their loss is, the data, an optimizer. Any JAX model.
+"""Recipes of users, for any JAX model: initial parameters, loss, data and optimizer.
 
     import optax, plimsoll
 
     recipe = plimsoll.recipe(init=init, loss=loss, data=data, optimizer=optax.adam(1e-3), batch_size=64, steps=500)
 
-in a file, and `plimsoll train my_recipe.py --memory 1GiB`. With options of one's own, the same as a class:
+in a file my_recipe.py is trained by `plimsoll train my_recipe.py --memory 1GiB`. A class adds options:
 
     @dataclass(frozen=True, kw_only=True)
     class Spirals(plimsoll.OwnRecipe):
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from plimsoll.data.examples import ExampleSet
 
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
-"""Levers that a loss of the user's own cannot support: they are of our models, or a field of the recipe brings them."""
+"""Levers that a user's loss cannot support: they need a built-in model, or a field of the recipe enables them."""
 LOADER_BYTES = 10 * MIB
-"""Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (notes, "A recipe of the
-user's own")."""
+"""Bytes of Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (notes, "A recipe
+of the user's own")."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +73,15 @@ class OwnRecipe(Length):
     supported: ClassVar[tuple[str, ...]] = ()
     """Levers (memory-saving options) that the loss supports, like "precision", "remat" or "loss_chunk"."""
     uses: ClassVar[Uses] = Uses()
-    """What is done with the trained model: commands, the best checkpoint, the report."""
+    """Uses of the trained model: commands, the best checkpoint, the report."""
     in_no_file: ClassVar[bool] = False
-    """Whether its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
+    """True if its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
-    """Identity of the data, held-out examples too; empty where the functions determine it."""
+    """Identity of the training and validation data; empty if only the pickled functions identify it."""
     batch_form: ClassVar[Any] = None
     """`functions.BatchForm` of the batch that `plimsoll.plan` was given; None for dicts of arrays."""
     loss_reduction: ClassVar[str] = "sum"
-    """What the loss returns: "sum" (and weight) or "mean"."""
+    """Result of the loss: "sum" (and weight) or "mean"."""
 
     ema_decay: Share = 0.0
     """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
@@ -109,18 +109,18 @@ class OwnRecipe(Length):
         """Returns the loss of a batch as a sum over its examples and a weight; training minimises total / weight.
 
         A subclass may add parameters with these names: `keys` (one JAX random key per example), `train` (False during
-        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (what
-        `init` returned as "state", like the statistics of batch norm, or the loss of the step before).
+        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (the
+        "state" that `init`, or the loss in the step before, returned, like the statistics of batch norm).
 
         Args:
             params: Parameters, as `init` returns them.
             batch: Dict from name to array; the first axis of each array counts the examples.
 
         Returns:
-            `(total, weight)`: two scalars, the summed loss and what to divide it by, like the number of examples. Or
+            `(total, weight)`: two scalars, the summed loss and its divisor, like the number of examples. Or
             `(total, weight, metrics)`, with further such pairs by name, like {"accuracy": (correct, count)}. With
-            `state` and in training `(total, weight, metrics, state)`: then it is called for `norm_group` examples at a
-            time, and the next state is the mean of those that it returns.
+            `state` and in training `(total, weight, metrics, state)`: the loss is called for `norm_group` examples at a
+            time, and the next state is the mean of the returned ones.
         """
 
     @abstractmethod
@@ -182,7 +182,7 @@ class OwnRecipe(Length):
 
     @property
     def hints(self) -> Hints:
-        """What the loss supports, and values worth trying. Override it to name chunks of the loss, for example."""
+        """Levers that the loss supports, and values worth trying. Override it to name loss chunks, for example."""
         return Hints(levers=self.supported, normalised_together=self.normalised_together)
 
     def composed(self) -> Recipe:
@@ -215,7 +215,7 @@ class OwnRecipe(Length):
 
     @cached_property
     def sets(self) -> tuple[ExampleSet, ExampleSet | None]:
-        """Examples to learn from and to evaluate on, opened together, so that both are weighed with the imports."""
+        """Training and validation examples, opened together so that the planner measures both with the imports."""
         from plimsoll.data.examples import Examples, ExampleSet
 
         sets: list[ExampleSet] = []
@@ -260,7 +260,7 @@ class OwnRecipe(Length):
 
 @dataclass(frozen=True)
 class OptimizerOf:
-    """Function of a run's length to the optimizer of a user's own. Those of equal objects are equal."""
+    """Function from a run's optimizer steps to the optimizer of a user's recipe. Equal recipes give equal objects."""
 
     own: OwnRecipe
 
@@ -278,7 +278,7 @@ class OptimizerOf:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions(Model):
-    """Init and loss of a user's own."""
+    """Model of the `init` and `loss` of a user's recipe."""
 
     name = "functions"
     reads = ArraySpec
@@ -300,7 +300,7 @@ class Functions(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Examples(Data):
-    """Examples of a user's own."""
+    """Data of a user's recipe."""
 
     name = "examples"
     gives = ArraySpec
@@ -329,7 +329,7 @@ class Examples(Data):
         if held_out is not None:
             held += held_out.held_bytes(training=False)
 
-        # One more batch is there than elsewhere: it is put together from its examples.
+        # One batch more than for other data: its examples are in memory before they are stacked.
         return HostMemory(
             bytes=LOADER_BYTES + held + self.in_flight(reading, prefetch + 1),
             advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
@@ -341,7 +341,7 @@ class Examples(Data):
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         examples, held_out = self.own.sets
 
-        # Functions of a notebook were checked in another process: here it might start JAX on the accelerator.
+        # Functions of a notebook were checked in another process: a check here might start JAX on the accelerator.
         if not self.own.in_no_file:
             self.own.require_sound()
         facts = {"description": f"{len(examples):,} examples, {len(held_out or ()):,} for validation"}
@@ -361,7 +361,7 @@ class Examples(Data):
 
 
 def recipe_of(given: Any) -> Recipe:
-    """Returns a recipe as it is planned and trained: it itself, or what an object of a user's class composes."""
+    """Returns the given recipe; for an object of a user's class, the recipe that it composes."""
     return given.composed() if isinstance(given, OwnRecipe) else given
 
 
@@ -380,7 +380,7 @@ def recipe(
     Args:
         init: Function of a JAX random key that returns the initial parameters: any pytree of arrays.
         loss: Function of parameters and a batch that returns `(total, weight)`: the sum of the loss over the batch's
-            examples, and what to divide it by. See `OwnRecipe.loss`.
+            examples, and its divisor. See `OwnRecipe.loss`.
         data: Function that returns the examples to train on: a dict of arrays, an object with `len()` and `[index]`
             whose items are dicts of arrays, or a `plimsoll.Hdf5`.
         optimizer: An optax transformation, a `plimsoll.AdamW`, or a function of the number of steps that returns one.
@@ -411,12 +411,12 @@ def recipe(
     functions = {"init": init, "loss": loss, "data": data}
     if validation_data is not None:
         functions["validation_data"] = validation_data
-    module = sys._getframe(1).f_globals["__name__"]  # whose file it is of
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's
     return class_of(functions, optimizer, supported, __module__=module)(**options).composed()
 
 
 def class_of(functions: Mapping[str, Any], optimizer: Any, supported: Sequence[str], **members: Any) -> type[OwnRecipe]:
-    """Returns a subclass with these functions: fields can then be replaced, by the command line too, and they stay.
+    """Returns a subclass of `OwnRecipe` with these functions, which it keeps when fields are replaced.
 
     Raises:
         RecipeError: An argument is not a function, or a name in `supported` is unknown.
@@ -429,7 +429,7 @@ def class_of(functions: Mapping[str, Any], optimizer: Any, supported: Sequence[s
     if unknown := sorted(set(supported) - set(may_support)):
         raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support)}, got {', '.join(unknown)}")
 
-    # The optimizer: as it is, or by the number of steps.
+    # The optimizer itself, or a function of the number of steps.
     is_by_length = isinstance(optimizer_of(optimizer), OfLength)
     make_optimizer: Any = optimizer if is_by_length else lambda _steps: optimizer
     members |= {name: staticmethod(function) for name, function in functions.items()}

@@ -1,4 +1,4 @@
-"""A `types.Task` made of two functions of the user's: what they return is checked while they are traced.
+"""A `types.Task` of a user's two functions, whose results are checked while they are traced.
 
     init(key) -> parameters                                  any pytree of arrays
     loss(parameters, batch) -> total, weight[, metrics]      sums over the batch; metrics: name to such a pair
@@ -6,9 +6,9 @@
 A loss may also take, by name, `keys` (a PRNG key for each example), `train` (False while evaluating) and `compute` (the
 plan's `types.Compute`). It ignores the levers of a plan unless it reads `compute`.
 
-A model with state, like the statistics of batch norm, has it in `init` under "state". Its loss takes `state` and
-returns `total, weight, metrics, next state`. It is called for groups of examples, whose states are averaged: so the
-next state is that of the whole effective batch, however a plan splits it.
+If a model has state, like the statistics of batch norm, `init` returns it under "state". Its loss takes `state` and
+returns `total, weight, metrics, next state`. The loss is called for groups of examples, whose next states are averaged:
+so the next state is the same however a plan splits the effective batch.
 """
 
 from typing import Any
@@ -27,22 +27,22 @@ from plimsoll.recipes.own.user_code import taken
 from plimsoll.types import COUNTED, STATE, Batch, Compute, LossSum, Metrics, Params
 
 PARTS = {"trainable", "frozen", STATE}
-"""What a dict of parameters may have, if not all of it is trained."""
+"""Keys of a dict of parameters that are not all trained."""
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 NUMBERS = (*ARRAYS, bool, int, float)
 NO_ARRAY = (
-    "leave out of the tree what is no array (Equinox: eqx.filter(model, eqx.is_inexact_array), and eqx.combine in the"
-    " loss)"
+    "keep objects that are no arrays out of the tree (Equinox: eqx.filter(model, eqx.is_inexact_array), and"
+    " eqx.combine in the loss)"
 )
 OF_A_MEAN = (
-    '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; where they do not count alike'
+    '. plimsoll.plan also takes the mean over equal examples, with reduction="mean"; if they do not count alike'
     " (padded tokens), return (sum, weight)"
 )
 
 
 class GivenTask:
-    """A `Task` of the `init` and `loss` of a recipe: a `recipe.OwnRecipe`, which imports this file."""
+    """A `Task` of the `init` and `loss` of a `recipe.OwnRecipe`."""
 
     def __init__(self, recipe: Any, compute: Compute) -> None:
         self._recipe = recipe
@@ -77,7 +77,7 @@ class GivenTask:
         def sums_of(examples: Batch, keys: Array) -> Metrics:
             return self._sums(given, params.get(STATE), examples, keys, train=train)
 
-        # Where rows that fill up a batch are left out, each is looked at alone; else what is normalised together.
+        # One example at a time if filling examples are masked out, else those that are normalised together.
         together = len(keys)
         if counted is not None:
             together = 1
@@ -103,7 +103,7 @@ class GivenTask:
         if self._recipe.loss_reduction == "mean":
             returned = _sums_of_means(returned, len(keys))
 
-        # What the loss returned, and whether it can be summed.
+        # The parts of the result, which must be sums.
         metrics: Any = {}
         after = None
         match returned:
@@ -134,7 +134,7 @@ class GivenTask:
         return LossSum(*(jnp.asarray(part, jnp.float32) for part in pair))
 
     def _next_state(self, returned: Any, before: Any) -> Any:
-        """Returns the state that the loss returned, to be summed; no gradient flows from it."""
+        """Returns the state that the loss returned, ready to be summed, without gradients."""
         shapes = in_words(returned)
         expected = in_words(before)
         if shapes != expected:
@@ -152,8 +152,8 @@ class GivenTask:
 
     def _not_sums(self, what: str) -> RecipeError:
         return RecipeError(
-            f"the loss of {self.called} must return two scalars, the sum over the examples of the batch and what it is"
-            f" to be divided by (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
+            f"the loss of {self.called} must return two scalars, the sum over the examples of the batch and its"
+            f" divisor (their number, say); {what}. Take jnp.sum of it, not jnp.mean, and return"
             f" (total, weight){OF_A_MEAN}"
         )
 
@@ -177,7 +177,7 @@ class GivenTask:
 
 
 def _sums_of_means(returned: Any, examples: int) -> Any:
-    """Returns what a loss that is a mean over equal examples would return as sums."""
+    """Returns the result of a loss with reduction="mean" as sums."""
     state = ()
     match returned:
         case (mean, metrics):
@@ -196,7 +196,7 @@ def _sums_of_means(returned: Any, examples: int) -> Any:
 
 
 def described(value: Any) -> str:
-    """Returns what a function of the user's returned, for a refusal."""
+    """Returns a description of a value from a user's function, for error messages."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"{value.dtype} of shape {value.shape}"
     if isinstance(value, tuple):
@@ -205,28 +205,28 @@ def described(value: Any) -> str:
 
 
 def in_words(tree: Any) -> str:
-    """Returns the types and shapes of a pytree of arrays, as JAX has them without 64-bit numbers."""
+    """Returns the types and shapes of a pytree of arrays, with 32-bit types in place of 64-bit ones."""
     return str(jax.tree.map(lambda leaf: f"{narrow(leaf.dtype)}{list(leaf.shape)}", tree))
 
 
 TOLERANCE = 1e-3
-"""Relative, between the loss of two examples and the sum of their losses: float32 sums in another order."""
+"""Largest relative difference of the loss of two examples from the sum of their losses: float32 sums vary by order."""
 
 
 def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) -> None:
-    """Requires on two examples that loss and gradient are finite, and that the loss is a sum over examples.
+    """Checks on two examples that loss and gradient are finite, and that the loss is a sum over examples.
 
     Allocates one set of parameters and runs the model twice. A loss that is a mean, or that looks at the batch as
-    a whole (batch norm, in-batch negatives), would be another loss with every split of the batch, unless it has state.
+    a whole (batch norm, in-batch negatives), would change with every split of the batch, unless it has state.
 
     Args:
         recipe: A `recipe.OwnRecipe`.
         batch: Two examples.
-        params: Parameters to look with; new ones if left out.
+        params: Parameters for the check; new ones if None.
     """
     task = GivenTask(recipe, plain_compute())
     keys = jax.random.split(jax.random.key(0), 2)
-    train = not task.has_state  # what normalises its batch is a sum over examples once it has its statistics
+    train = not task.has_state  # with fixed statistics the loss of a batch norm is a sum over examples
 
     @jax.jit
     def measured(params: Params) -> tuple[LossSum, LossSum, Array]:
@@ -258,7 +258,7 @@ def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) ->
             f"the loss of {task.called} is no sum over examples: the first two together give the total"
             f" {together.total:.6g} with the weight {together.weight:g}, and one by one they add up to"
             f" {sums.total:.6g} with the weight {sums.weight:g}. A plan that splits the batch would learn something"
-            " else. Take jnp.sum instead of jnp.mean, return the number of examples as the weight, and leave out what"
-            ' looks at the whole batch, or give it to the loss as `state` (docs/your-own.md, "Batch norm")'
+            " else. Take jnp.sum instead of jnp.mean, return the number of examples as the weight, and leave out"
+            ' statistics of the whole batch, or give them to the loss as `state` (docs/your-own.md, "Batch norm")'
             f"{OF_A_MEAN}"
         )

@@ -1,4 +1,4 @@
-"""A user's code: what its loss takes, and its errors, told by its own lines: not by ours, not by those of libraries."""
+"""A user's code: the arguments of its loss, and its errors, reported with the user's own lines only."""
 
 import contextlib
 import inspect
@@ -18,9 +18,9 @@ from plimsoll.types import STATE
 MAY_TAKE = ("keys", "train", "compute", STATE)
 """Arguments that a loss may take besides parameters and batch."""
 _LONGEST = 600
-"""Characters of a library's message that are shown: JAX explains itself over pages."""
+"""Most characters of an exception's message that are shown: messages of JAX may take pages."""
 _CALLS = 8
-"""The user's own calls that are shown, the last ones."""
+"""Number of the user's own calls that are shown: the last ones."""
 
 _PACKAGE = Path(__file__).absolute().parents[2]
 _PYTHON = Path(sysconfig.get_path("stdlib"))
@@ -28,9 +28,9 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 
 @contextlib.contextmanager
 def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
-    """Raises RecipeError that `what` failed, with the user's own lines that led there; `folder` is their code's.
+    """Raises RecipeError, beginning with `what`, if the user's code in `folder` fails, with the lines that led there.
 
-    What the code prints goes to standard error: standard output may be one JSON object.
+    Output of the code goes to standard error: standard output may be one JSON object.
     """
     before = FOLDER.set(folder)
     try:
@@ -45,7 +45,7 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 
 
 def failed(folder: Path, what: str, problem: BaseException) -> RecipeError:
-    """Returns the refusal that `what` failed, with the user's own lines that led there."""
+    """Returns a RecipeError that begins with `what`, with the user's own lines that led there."""
     message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     return RecipeError("\n".join([*lines, *calls_of(problem, folder)[-_CALLS:]]))
@@ -64,7 +64,7 @@ def calls_of(problem: BaseException, folder: Path) -> list[str]:
 
 
 def _users_file(name: str, folder: Path) -> str:
-    """Returns what to call the file of a line of the user's code; empty if it is code of others."""
+    """Returns a name for a file of the user's code; empty if the file is not the user's."""
     path = Path(name)
     if is_users(path, folder):
         return str(path.relative_to(folder))
@@ -76,12 +76,12 @@ def _users_file(name: str, folder: Path) -> str:
 
 
 def is_users(path: Path, folder: Path) -> bool:
-    """Returns whether a path is below `folder`, and of no library there."""
+    """Returns True if a path is below `folder`, and in no library there."""
     return path.is_relative_to(folder) and not is_library(path)
 
 
 def is_library(path: Path) -> bool:
-    """Returns whether a path is of an environment, of Python itself, or of this package."""
+    """Returns True if a path is in an environment, in Python itself, or in this package."""
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
     return is_installed or path.is_relative_to(_PACKAGE) or path.is_relative_to(_PYTHON)
 
@@ -89,7 +89,7 @@ def is_library(path: Path) -> bool:
 def file_of(module: ModuleType | None) -> Path | None:
     """Returns the file of a module of the user's; None for a notebook or a prompt.
 
-    In a process of ours `__main__` is a module of this package: there, too, code of the user's `__main__` has no file.
+    In a process that plimsoll starts, `__main__` is a module of this package: a user's `__main__` has no file there.
     """
     path = Path(getattr(module, "__file__", None) or "").absolute()
     is_theirs = path.is_file() and not path.is_relative_to(_PACKAGE)
@@ -97,7 +97,7 @@ def file_of(module: ModuleType | None) -> Path | None:
 
 
 def taken(loss: Any, *, called: str) -> set[str]:
-    """Returns which of MAY_TAKE a loss takes. Raises RecipeError where it takes something else."""
+    """Returns the arguments among MAY_TAKE that a loss takes. Raises RecipeError if it takes others."""
     parameters = inspect.signature(loss).parameters
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}

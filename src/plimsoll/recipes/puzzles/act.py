@@ -1,7 +1,7 @@
 """The Tiny Recursive Model as a task: puzzles stay in their slot until they halt, one supervision step at a time.
 
 An optimizer step is one supervision step of every slot. A slot that has halted takes the next example of the batch and
-starts from the initial latents; the others continue with theirs, and their examples of the batch are not used. The
+starts from the initial latents; the others keep their latents, and their examples of the batch are not used. The
 content of the slots is the carry, a part of the training state. An evaluation takes `halt_max_steps` steps of every
 puzzle within one call.
 """
@@ -31,7 +31,7 @@ Carry = dict[str, Array]
 
 
 class Answers(NamedTuple):
-    """Predictions for a batch, with an axis of steps in front if every step was kept."""
+    """Predictions for a batch; those of every step have an axis of steps in front."""
 
     tokens: Int[Array, "*steps batch length"]
     """Most likely tokens, int32."""
@@ -94,7 +94,7 @@ class RecursiveSolver:
     ) -> tuple[LossSum, Carry | None, Metrics]:
         """Returns the loss summed over slots, the next carry, and metrics.
 
-        Metrics count the slots that halted in this step, and have a weight of 0 if none did. `params["rows"]` holds the
+        Metrics are over the slots that halted in this step, with a weight of 0 if none did. `params["rows"]` holds the
         rows that `rows` names, if they were gathered before. Without a carry all slots are empty.
         """
         if not train:
@@ -114,7 +114,7 @@ class RecursiveSolver:
     def evaluated(self, params: Params, batch: Batch, carry: Carry | None = None) -> tuple[LossSum, Metrics, Answers]:
         """Returns the loss and the metrics of an evaluation, summed over examples that are counted.
 
-        Then the answers after the last step: every puzzle takes all.
+        The third value is the answers after the last step: every puzzle takes all steps.
         """
         state, x = self._filled(params, batch, carry)
         weights = params["trainable"]
@@ -141,8 +141,8 @@ class RecursiveSolver:
         return jax.lax.scan(step, (state["high"], state["low"]), length=self.model.halt_max_steps)[1]
 
     def _filled(self, params: Params, batch: Batch, carry: Carry | None) -> tuple[Carry, Array]:
-        """Returns the carry with the batch's examples in the slots that have halted, at their first step, and what its
-        slots add to each update of the low latent."""
+        """Returns the carry with the batch's examples in the slots that have halted, at their first step, and the input
+        that each update of the low latent adds."""
         slots = self.start(len(batch["labels"])) if carry is None else carry
         if "rows" in params:
             rows = params["rows"][PUZZLES]
@@ -159,7 +159,7 @@ class RecursiveSolver:
         return state, self.network.embedded(params["trainable"], state["inputs"], rows)
 
     def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
-        """Returns which slots halt after this step. Exploration can only delay that, and the last step always halts."""
+        """Returns True for slots that halt after this step. Exploration may delay it, but not beyond the last step."""
         most = self.model.halt_max_steps
         wants = (q > 0) | (steps >= most)
 

@@ -1,7 +1,7 @@
 """`plimsoll prepare arc`: tasks with their augmentations, in the format of Tiny Recursive Models.
 
-The demonstration pairs of every task are trained on, those of the test subset too: from them the model learns what
-belongs to a task's identifier. The test pairs of the test subset are tested on, those of other subsets trained on.
+The train split has the demonstration pairs of every task, of the test subset too: from them the model learns the
+embedding of a task's identifier. The test pairs of the test subset are the test split; other test pairs are trained on.
 Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
@@ -28,11 +28,11 @@ from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.writer import BLANK, Group, Split, write_puzzles
 
 TRIES = 5
-"""Random draws per requested augmentation: a task with few colours and much symmetry has fewer different ones."""
+"""Most random draws per requested augmentation: a task with few colours or much symmetry has few different ones."""
 UNKNOWN = np.zeros((1, 1), np.uint8)
-"""Answer of a test pair that nobody knows, as the published builder has it."""
+"""Stands for an unknown answer of a test pair, as in the published builder."""
 _TASK = 41
-"""Number of the random stream that a seed has for each task."""
+"""Number of the random streams of a seed, one for each task."""
 
 
 def make(options: ArcOptions) -> dict[str, Any]:
@@ -43,8 +43,8 @@ def make(options: ArcOptions) -> dict[str, Any]:
     [(repeated, count)] = Counter(task.name for task in tasks).most_common(1)
     if count > 1:
         raise DataError(
-            f"{options.source} has {count} tasks {repeated}: its identifier must say which is meant. Choose with"
-            " --subsets"
+            f"{options.source} has {count} tasks {repeated}: a name must belong to one task. Choose one of them"
+            " with --subsets"
         )
 
     # Identifiers are numbered while groups are made.
@@ -62,7 +62,7 @@ def make(options: ArcOptions) -> dict[str, Any]:
 
 
 def _read(options: ArcOptions) -> tuple[dict[str, list[Task]], str]:
-    """Returns the tasks of each chosen subset, all of them read and so checked, and the name of the test subset."""
+    """Reads and checks the tasks of each chosen subset. Returns them, and the name of the test subset."""
     source = Path(options.source).expanduser()
     subsets = find_subsets(source)
     names = options.subsets or tuple(subsets)
@@ -107,7 +107,7 @@ def unique_augmentations(task: Task, count: int, random: np.random.Generator) ->
 
 
 def _mark(task: Task, by: Augmentation) -> tuple[bytes, ...]:
-    """Returns the pairs of an augmentation, sorted, which distinguish it from others of its task."""
+    """Returns the sorted pairs of an augmentation, which distinguish it from the task's others."""
     pairs = task.train + task.known
     return tuple(sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in pairs))
 
@@ -121,7 +121,7 @@ def _group(
 ) -> Group:
     """Returns the puzzles of a task.
 
-    With `random`, all pairs of a puzzle but one are put at random places of the canvas; else all are at its corner.
+    With `random`, all pairs of a puzzle except one are put at random places of the canvas; other pairs at its corner.
     """
     inputs = []
     labels = []

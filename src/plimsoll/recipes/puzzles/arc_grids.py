@@ -1,4 +1,4 @@
-"""Grids of ARC on a canvas of 30x30 tokens, and back, and puzzle names that say how a puzzle was augmented.
+"""Conversion of ARC grids to a canvas of 30x30 tokens and back, and puzzle names that hold the augmentation.
 
 Token 0 is padding, 1 the edge, 2 to 11 the colours 0 to 9. The edge fills the row just below and the column just to the
 right of the grid, if they are inside the canvas. A name is `task|||t<symmetry>|||<10 digits>`: the symmetry of the
@@ -20,9 +20,9 @@ SYMMETRIES = 8
 """Number of symmetries of a square: 0 is the identity, 1 to 3 are that many quarter turns (NumPy's direction), 4
 mirrors left and right, 5 mirrors up and down, 6 transposes, 7 is a quarter turn and then a left-right mirror."""
 INVERSE = (0, 3, 2, 1, 4, 5, 6, 7)
-"""Number of the symmetry that undoes each."""
+"""Number of the inverse of each symmetry."""
 _FORMS = ((0, None), (1, None), (2, None), (3, None), (0, -1), (0, -2), (1, -2), (1, -1))
-"""Quarter turns of each symmetry, and the axis that is mirrored then."""
+"""Quarter turns of each symmetry, and the axis that is mirrored after them."""
 
 Grid = UInt8[np.ndarray, "rows cols"]
 Key = bytes
@@ -53,9 +53,9 @@ def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens
 
 
 def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
-    """Returns the colours of the largest rectangle at the upper left corner without another token.
+    """Returns the largest rectangle of colours at the upper left corner of the canvas.
 
-    It is empty if there is none. Of equally large rectangles it is the one with the fewest rows.
+    The grid is empty if there is none. Of equally large rectangles it is the one with the fewest rows.
     """
     canvas = np.asarray(tokens).reshape(CANVAS, CANVAS)
     coloured = (canvas >= FIRST_COLOUR) & (canvas < VOCABULARY)

@@ -33,7 +33,7 @@ class Task:
 
 
 def find_subsets(source: Path) -> dict[str, list[Path]]:
-    """Returns the files of each subset: one of the Kaggle form, or one per task."""
+    """Returns the files of each subset: one file in the Kaggle form, else one per task."""
     kaggle = sorted(source.glob(f"*{CHALLENGES}.json"))
     subsets = {path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path] for path in kaggle}
     if not kaggle:
@@ -71,7 +71,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _task(name: str, content: Any, outputs: list | None, place: str) -> Task:
-    """Returns a task; `outputs` are those of its test pairs, where they are published beside it."""
+    """Returns a task; `outputs` are those of its test pairs, if another file holds them."""
     try:
         tests = content["test"]
         if outputs is not None:

@@ -1,6 +1,6 @@
 """Evaluating a run of ARC: the augmentations of every test input vote for its answer, in the same pass over the set.
 
-In a process that imports JAX. Every augmentation votes for the grid it predicts, once that is undone. Candidates are
+This module imports JAX. Every augmentation votes for its predicted grid, with the augmentation undone. Candidates are
 ranked by votes, then by their mean probability of being right; a task's score at K is the share of its test inputs
 whose answer is among the first K. Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts
 (https://arcprize.org).
@@ -31,8 +31,8 @@ ATTEMPTS = 2
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the means over the test split.
 
-    Of a data set of ARC these are followed by what the votes give: `pass@K` where answers are known, the number of
-    tasks, and the submission.
+    For a data set of ARC it adds the result of the votes: `pass@K` if answers are known, the number of tasks, and the
+    submission.
     """
     data: PuzzleFolder = trained.recipe.data
     if not data.arc_tasks.is_file():
@@ -69,11 +69,11 @@ class Candidate(NamedTuple):
     grid: Grid
     votes: int
     probability: float
-    """Mean, over its votes, of the sigmoid of the halting logit: the probability that the answer is right."""
+    """Mean, over its votes, of the sigmoid of the halting logit: the predicted probability that the answer is right."""
 
 
 class Votes:
-    """Votes of any number of batches."""
+    """Votes from any number of batches."""
 
     def __init__(self) -> None:
         self._probabilities: dict[tuple[str, Key], dict[Key, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -89,7 +89,7 @@ class Votes:
     ) -> None:
         """Adds the predictions of a batch, without padding rows.
 
-        `names` has the identifiers' names with their augmentations.
+        `names` holds the name of each row's identifier, which includes the augmentation.
         """
         probabilities = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
         for name, tokens, answer, probability in zip(names, inputs, predicted, probabilities.tolist(), strict=True):
@@ -101,9 +101,9 @@ class Votes:
             self._probabilities[task, key_of(question)][key].append(probability)
 
     def ranked(self, task: str, question: Grid) -> list[Candidate]:
-        """Returns the candidates, best first, or nothing if nothing was predicted.
+        """Returns the candidates, best first; none if there are no votes.
 
-        Among equals the first prediction comes first.
+        Among equals the one that was predicted first comes first.
         """
         candidates = [
             Candidate(self._grids[key], len(probabilities), sum(probabilities) / len(probabilities))
@@ -120,7 +120,7 @@ def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Su
     """Returns, for each K, the mean over tasks of the share of test inputs whose answer is among the first K, and the
     submission.
 
-    Tasks with unknown answers are not scored; if none is known there is no share. `tasks` maps names to
+    Tasks with unknown answers are not scored; if no task is scored there is no share. `tasks` maps names to
     `{"test": [{"input": ..., "output": ...}]}`, as in test_puzzles.json.
     """
     solved = dict.fromkeys(PASS_AT, 0.0)
@@ -131,7 +131,7 @@ def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Su
         rankings = [votes.ranked(name, np.array(pair["input"], np.uint8)) for pair in pairs]
         submission[name] = [_attempts(ranking) for ranking in rankings]
 
-        # A task counts where all of its answers are known.
+        # A task is scored only if all of its answers are known.
         if any(pair.get("output") is None for pair in pairs):
             continue
         known += 1
@@ -144,6 +144,6 @@ def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Su
 
 
 def _attempts(ranking: list[Candidate]) -> dict[str, list[list[int]]]:
-    """Returns two attempts: the last one again if there are too few, and a black cell if there is none."""
+    """Returns the best two candidates as attempts: the last one twice if there is one, black cells if there is none."""
     grids = [candidate.grid.tolist() for candidate in ranking if candidate.grid.size] or [[[0]]]
     return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

@@ -1,7 +1,7 @@
-"""Boards of a CSV file in the form `source,question,answer,rating`, and which of them are trained and tested on.
+"""Boards of a CSV file in the form `source,question,answer,rating`, and the choice of training and test boards.
 
-The file is here, or in a data set on the hub. Its rows are streamed as often as they are needed, and not kept in
-memory: a published table has 3.8 million.
+The file is local, or in a data set on the hub. Its rows are streamed as often as they are needed, and not kept in
+memory: a published table has 3.8 million rows.
 """
 
 import csv
@@ -27,7 +27,7 @@ Marks = UInt64[np.ndarray, " boards"]
 """Eight bytes of each board. Two boards with the same mark are in the same split."""
 
 TOGETHER = 4096
-"""Rows that are read at a time."""
+"""Number of rows that are read at a time."""
 
 
 class BoardTable:
@@ -47,7 +47,7 @@ class BoardTable:
             source: A CSV file, a folder with train.csv and perhaps test.csv, or the id of a data set on the hub.
             side: Rows of a board.
             codes: Code of each character that boards are written with.
-            are_solved: Returns which questions are solved by their answers.
+            are_solved: Returns True for each question that its answer solves.
         """
         self.files = _files(source)
         self.side = side
@@ -55,7 +55,7 @@ class BoardTable:
         self.are_solved = are_solved
 
     def boards(self, split: Split) -> Iterator[tuple[Boards, Boards]]:
-        """Yields questions and answers, a few thousand at a time."""
+        """Yields questions and answers, `TOGETHER` at a time."""
         path = self.files[split]
         try:
             with open(path, newline="", encoding="utf-8-sig") as file:
@@ -73,7 +73,7 @@ class BoardTable:
             raise DataError(f"{path} is no CSV file that can be read ({problem}). Save it as text in UTF-8") from None
 
     def _boards_of(self, rows: list[dict[str, str]], path: Path, first: int) -> tuple[Boards, Boards]:
-        """Returns questions and answers of rows; `first` is the number of the first."""
+        """Returns questions and answers of rows; `first` is the number of the first row."""
         questions, answers = (
             np.stack([self._board(row[column], f"{path}, row {number:,}") for number, row in enumerate(rows, first)])
             for column in ("question", "answer")
@@ -87,7 +87,7 @@ class BoardTable:
         return questions, answers
 
     def _board(self, text: str | None, place: str) -> Board:
-        """Returns the codes of the characters of one board; `place` is the file and the row."""
+        """Returns one board as codes; `place` names the file and the row in error messages."""
         text = text or ""
         if len(text) != self.side**2 or not self.codes.keys() >= {*text}:
             raise DataError(
@@ -119,11 +119,11 @@ def _files(source: str) -> dict[Split, Path]:
         return files
     if source.endswith(".csv") or not looks_like_hub_id(source):
         raise DataError(
-            f"--source {source} is neither a file nor a folder that is there, nor a Hugging Face id like"
+            f"--source {source} is neither an existing file or folder nor a Hugging Face id like"
             " sapientinc/sudoku-extreme"
         )
 
-    # Files, because a reader that guesses types would take an answer of 81 digits for a number.
+    # Plain files, because a reader that guesses types would take an answer of 81 digits for a number.
     import huggingface_hub
 
     try:
@@ -131,24 +131,24 @@ def _files(source: str) -> dict[Split, Path]:
             split: Path(huggingface_hub.hf_hub_download(source, f"{split}.csv", repo_type="dataset"))
             for split in SPLITS
         }
-    except Exception as problem:  # of the network too: the library has classes of its own for each
+    except Exception as problem:  # network errors too, for which the library has many classes
         raise DataError(
             f"data set {source} cannot be read ({in_short(problem, kind=True)}). Check the id, that it has a train.csv"
-            " and a test.csv, and that huggingface.co can be reached; a CSV file here can be named by its path"
+            " and a test.csv, and that huggingface.co can be reached; a local CSV file can be named by its path"
         ) from problem
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows that are trained and tested on."""
+    """Rows for training and for testing."""
 
     to_train: Which
-    """Rows of the train split that are trained on."""
+    """True for rows of the train split to train on."""
     to_test: Which
-    """Rows of `test_split` that are tested on."""
+    """True for rows of `test_split` to test on."""
     test_split: Split
     held_out: Marks
-    """Marks that no row to train on has."""
+    """Marks of the test boards: no training row has one of them."""
 
     @property
     def count(self) -> int:
@@ -170,7 +170,7 @@ def choose(
         table: Table with a train split, and perhaps a test split.
         mark: Returns the marks of questions and answers.
         train_size: Rows to train on, at most.
-        test_size: Rows to test on; of a table without a test split, marks. Default: that split, or a tenth of the
+        test_size: Rows to test on; marks, if the table has no test split. Default: that split, or a tenth of the
             marks, and at most 1,000.
         random: Source of random numbers.
     """
@@ -179,7 +179,7 @@ def choose(
         for split in table.files
     }
 
-    # Bounds: without a test split, one puzzle is left to train on.
+    # Bounds: without a test split, at least one mark is left for training.
     has_test = "test" in marks
     known = marks["test"] if has_test else np.unique(marks["train"])
     most = len(known) if has_test else len(known) - 1
@@ -191,7 +191,7 @@ def choose(
             f" {most:,}: set --test-size, or add rows (a tenth of a table without a test.csv is held out)"
         )
 
-    # What is tested on, then what is trained on.
+    # Test rows, then training rows.
     if has_test:
         held_out = known
         to_test = _some(np.ones(len(known), bool), count, random)
@@ -203,7 +203,7 @@ def choose(
 
 
 def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """Returns `count` of the rows at random, or all if there are fewer."""
+    """Returns a mask of `count` of the rows `among`, at random, or of all if there are fewer."""
     chosen = np.zeros(len(among), bool)
     chosen[random.permutation(np.flatnonzero(among))[:count]] = True
     return chosen

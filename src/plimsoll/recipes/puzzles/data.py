@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
 READER_BYTES = 4 * MIB
-"""NumPy's reader and its generators, and what small arrays leave in the heap."""
+"""Host memory of NumPy's reader, its generators and small arrays, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PuzzleFolder(Data):
-    """Puzzles in groups: of each group one random puzzle an epoch."""
+    """Puzzles in groups: an epoch has one random puzzle of each group."""
 
     name = "puzzles"
     gives = PuzzleSpec
     no_validation = "it was trained with --validation-examples 0. Train with more"
 
     data: FolderPath = ""
-    """Folder with puzzles: what `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the format of Tiny
+    """Folder with puzzles: one that `plimsoll prepare sudoku`, `maze` or `arc` writes, or another in the format of Tiny
     Recursive Models. Planning needs none."""
     seq_len: PositiveInt = 81
-    """Tokens of a puzzle, as the data set has them."""
+    """Tokens of a puzzle in the data set."""
     vocab_size: PositiveCount = 11
-    """Different tokens, as the data set has them."""
+    """Number of different tokens in the data set."""
     identifiers: PositiveCount = 1
     """Most rows of the table of puzzle embeddings. A data set with fewer puzzle identifiers has a smaller table."""
     validation_examples: NonNegativeCount | None = None
@@ -64,11 +64,11 @@ class PuzzleFolder(Data):
 
     @property
     def arc_tasks(self) -> Path:
-        """Tasks of a data set of ARC, as they were published; other data sets have no such file beside their splits."""
+        """File of an ARC data set with the published tasks; other data sets have no such file."""
         return Path(self.data) / "test_puzzles.json"
 
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
-        """Returns a split of --data; one that does not fit the options is refused."""
+        """Returns a split of --data. Raises DataError if it does not fit the options."""
         from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
         puzzles = PuzzleSet(self.data, split)
@@ -96,7 +96,7 @@ class PuzzleFolder(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of the source; without data, those of batches alone."""
+        """Returns the bytes of reader, data set and batches; without data, those of reader and batches."""
         held = self.training_set.held_bytes() if self.data else 0
         return HostMemory(bytes=READER_BYTES + held + self.in_flight(reading, prefetch))
 
@@ -104,13 +104,13 @@ class PuzzleFolder(Data):
         rows = self.training_set.identifiers
         if rows > 1:
             raise DataError(
-                f"{self.data} has {rows:,} puzzle identifiers, and the embeddings that {run} has learned are of those"
-                " of its own data: start a new --run"
+                f"{self.data} has {rows:,} puzzle identifiers, and the embeddings that {run} has learned belong to"
+                " those of its own data: start a new --run"
             )
         return self
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
-        # All of the data is read, so that what is damaged is found now and not during training.
+        # All of the data is read, so that damage is found now and not during training.
         training = self.training_set
         test = self.test_set
         training.check()
@@ -139,9 +139,9 @@ class PuzzleFolder(Data):
         )
 
     def _batches_of(self, epochs: float, batch: int) -> int:
-        """Returns the batches of so many epochs: exact if all puzzles have as many examples, else the expected number.
+        """Returns the batches of `epochs`: exact if all puzzles have equally many examples, else the expected number.
 
-        For the epochs of a whole run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
+        For a complete run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
         batches of 768.
         """
         training = self.training_set

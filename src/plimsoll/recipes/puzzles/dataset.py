@@ -1,6 +1,6 @@
 """A data set of puzzles in the published on-disk format.
 
-`FOLDER/{train,test}/dataset.json` has its sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
+`FOLDER/{train,test}/dataset.json` has the sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
 example, `all__puzzle_identifiers.npy` a number per puzzle, `all__puzzle_indices.npy` the first example of each puzzle
 and, last, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
 `FOLDER/identifiers.json` lists the name of each identifier.
@@ -49,7 +49,7 @@ class PuzzleSet:
             """Number of identifiers, with the blank one: rows of an embedding table."""
         except (LookupError, TypeError, ValueError) as problem:
             raise DataError(
-                f"{sizes_path} is not that of a data set of puzzles ({problem!r}): prepare the data set again"
+                f"{sizes_path} does not describe a data set of puzzles ({problem!r}): prepare the data set again"
             ) from None
 
         # Tokens.
@@ -71,7 +71,7 @@ class PuzzleSet:
     def held_bytes(self) -> int:
         """Returns the bytes that stay in memory while batches are sampled.
 
-        These are the offsets and the identifiers, one epoch's puzzles and the sampling of them (4 bytes a group each).
+        They are the offsets, the identifiers, an epoch's puzzles, and their sampling (the last two: 4 bytes a group).
         """
         offsets = self.puzzle_offsets.nbytes + self.group_offsets.nbytes
         return offsets + self.puzzle_identifiers.nbytes + 2 * 4 * self.groups
@@ -90,7 +90,7 @@ class PuzzleSet:
     def test_batches(self, batch_size: int, *, most: int | None = None) -> Iterator[dict[str, np.ndarray]]:
         """Yields every example once, in order, or the first `most`.
 
-        What fills up the last batch is not counted.
+        Copies that fill up the last batch are not counted.
         """
         end = self.examples if most is None else min(most, self.examples)
         for first in range(0, end, batch_size):
@@ -109,13 +109,13 @@ class PuzzleSet:
 
 
 def is_puzzle_set(folder: Path | str) -> bool:
-    """Returns whether the folder has a data set of puzzles, complete or not."""
+    """Returns True if the folder has a data set of puzzles, complete or not."""
     return (Path(folder).expanduser() / "train/dataset.json").is_file()
 
 
 def _json(path: Path) -> Any:
     absent = (
-        f"there is no {path.name} in {path.parent}: no data set of puzzles is there. `plimsoll prepare` makes one of"
+        f"there is no {path.name} in {path.parent}: it holds no data set of puzzles. `plimsoll prepare` makes one of"
         " sudoku, maze or arc"
     )
     return read_json(path, absent=absent, again="Prepare the data set again")

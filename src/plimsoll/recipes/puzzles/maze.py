@@ -51,5 +51,5 @@ def _are_solved(questions: Boards, answers: Boards) -> np.ndarray:
 
 
 def marks(questions: Boards) -> Marks:
-    """Returns eight bytes that a maze shares with its symmetries only."""
+    """Returns eight bytes per maze, which only its symmetries share."""
     return np.stack([fingerprints(dihedral(questions, which)) for which in range(SYMMETRIES)]).min(axis=0)

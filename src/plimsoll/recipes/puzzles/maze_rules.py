@@ -1,4 +1,4 @@
-"""Mazes on a square of cells: what they are written with, and when an answer solves one.
+"""Mazes on a square of cells: their characters, and a check of answers.
 
 A cell is a wall, free, the start, the goal, or, in an answer, part of the path. Moves go up, down, left and right.
 """
@@ -14,11 +14,11 @@ Maze = UInt8[np.ndarray, "size size"]
 
 
 def fault(question: Maze, answer: Maze) -> str | None:
-    """Returns what is wrong with the answer to a maze, in words; None if its path leads from the start to the goal."""
+    """Returns a description of the fault of an answer; None if its path leads from the start to the goal."""
     if not np.array_equal(np.where(answer == PATH, FREE, answer), question):
         return "the answer is another maze than the question, even without its path"
 
-    # From the start, along the path, as far as it leads.
+    # Follow the path from the start.
     cells = np.pad(answer, 1)
     is_path = cells >= START
     waiting = np.argwhere(cells == START).tolist()

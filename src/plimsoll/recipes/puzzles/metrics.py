@@ -1,4 +1,4 @@
-"""Loss and metrics of puzzles, in training and in evaluation: what is right, what is solved, when it halted.
+"""Loss and metrics of puzzles, in training and evaluation: right tokens, solved puzzles, and halting.
 
 The loss of a slot is the mean stablemax cross-entropy of its tokens and half the cross-entropy of the halting logit
 against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from plimsoll.types import IGNORED_LABEL, LossSum, Metrics
 
 HALT_WEIGHT = 0.5
-"""Of the halting loss beside that of the tokens."""
+"""Weight of the halting loss; that of the token loss is 1."""
 
 
 def loss_and_metrics(
@@ -58,7 +58,7 @@ def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"
     is log1p(x), or -log1p(-x) below zero, so a sum of logarithms in float32 is as good
     (tests/recipes/puzzles/test_stablemax.py).
     """
-    # Not by `where` or `abs`: at exactly zero the two maxima have the right slope, a half each.
+    # Two maxima in place of `where` or `abs`: at exactly zero each has a slope of a half, so the sum is right.
     log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
     return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
 
@@ -66,7 +66,7 @@ def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"
 def stablemax_cross_entropy(
     logits: Float[Array, "*any vocab"], labels: Int[Array, "*any"], *, ignored: int
 ) -> Float[Array, "*any"]:
-    """Returns -log p(label) in nats; 0 where the label is `ignored`."""
+    """Returns -log p(label) in nats; 0 for the label `ignored`."""
     valid = labels != ignored
     picked = jnp.take_along_axis(log_stablemax(logits), jnp.where(valid, labels, 0)[..., None], axis=-1)
     return jnp.where(valid, -picked[..., 0], 0.0)

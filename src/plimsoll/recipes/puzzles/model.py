@@ -27,7 +27,7 @@ LEVERS = ("precision", "activations", "unroll", "remat")
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns shares of puzzles and of tokens, and the supervision steps taken."""
+    """Returns the shares of right puzzles and tokens, the mean supervision steps, and the loss."""
     return {
         "exact_accuracy": metrics["exact_accuracy"],
         "token_accuracy": metrics["accuracy"],
@@ -67,7 +67,7 @@ class Trm(Model):
     )
 
     variant: Literal["mlp", "attention"] = "mlp"
-    """Layer that mixes the positions of a puzzle: a feed-forward part across them (mlp), or attention with rotary
+    """Layer that mixes the positions of a puzzle: a feed-forward layer across them (mlp), or attention with rotary
     position encoding."""
     width: PositiveInt = 512
     """Width of the latent states, a multiple of --heads."""
@@ -88,7 +88,7 @@ class Trm(Model):
     """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
 
     puzzle_learning_rate: NonNegativeFloat = 1e-4
-    """Peak learning rate of the puzzle embeddings, whose rule is Sign-SGD. It follows the optimizer's schedule."""
+    """Peak learning rate of the puzzle embeddings, which Sign-SGD updates. It follows the optimizer's schedule."""
     puzzle_weight_decay: NonNegativeFloat = 1.0
     """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
 

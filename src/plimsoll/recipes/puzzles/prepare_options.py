@@ -1,4 +1,4 @@
-"""What sets of puzzles follow from: the options of `plimsoll prepare sudoku`, `maze` and `arc`.
+"""Options of `plimsoll prepare sudoku`, `maze` and `arc`.
 
 Imports no NumPy: the command line takes its options from here.
 """
@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from plimsoll.options import FolderPath, Ge, NonNegativeCount, NonNegativeInt, Options, PositiveCount
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
-"""Complete grids of side 4, and how many of them are for testing if nothing else is said."""
+"""Number of complete grids of side 4, and how many of them are for testing by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuOptions(Options):
-    """One group for each puzzle to train on: itself and its augmentations, or, of side 4, one for each grid."""
+    """One group for each training puzzle, with its augmentations; with side 4, one for each grid."""
 
     source: str | None = None
     """A CSV file with the columns question and answer, a folder with such a train.csv and test.csv, or a Hugging Face
@@ -22,12 +22,12 @@ class SudokuOptions(Options):
     size: Literal[4, 6, 9] = 9
     """Rows of a puzzle."""
     difficulty: Literal["easy", "mixed"] = "mixed"
-    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; mixed: any number of givens with
+    """Difficulty of generated puzzles. easy: half the cells given, no guess needed; mixed: a quarter or more given, and
     one solution."""
     subsample_size: PositiveCount | None = None
     """Puzzles (with --size 4: grids) to train on, chosen at random. By default 1,000, or all if there are fewer."""
     num_aug: NonNegativeCount = 1000
-    """Augmentations of each; of side 4: further puzzles of the same grid."""
+    """Augmentations of each puzzle; with --size 4: further puzzles of the same grid."""
     test_size: PositiveCount | None = None
     """Puzzles to test on; solution grids, if the source has no test split. By default that split, else a tenth of the
     source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
@@ -38,7 +38,7 @@ class SudokuOptions(Options):
 
     @property
     def is_all_of_4x4(self) -> bool:
-        """Whether puzzles are made of the 288 grids of side 4."""
+        """True if puzzles are made of the 288 grids of side 4."""
         return self.size == 4 and self.source is None
 
     @property
@@ -50,7 +50,7 @@ class SudokuOptions(Options):
 
     @property
     def held_out_grids(self) -> int:
-        """Grids, of side 6 and 9 puzzles, that are generated to test on."""
+        """Generated grids to test on; with side 6 and 9, one puzzle each."""
         if self.test_size is not None:
             return self.test_size
         return HELD_OUT_4X4 if self.is_all_of_4x4 else 1000
@@ -66,7 +66,7 @@ class MazeOptions(Options):
     size: Annotated[int, Ge(2)] = 30
     """Rows of a maze."""
     subsample_size: PositiveCount = 1000
-    """Mazes to train on, or all where the source has fewer."""
+    """Mazes to train on, or all if the source has fewer."""
     test_size: PositiveCount | None = None
     """Mazes to test on. By default the source's test split, else a tenth of the source and at most 1,000."""
     aug: bool = False

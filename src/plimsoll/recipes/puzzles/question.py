@@ -1,4 +1,4 @@
-"""Reads the puzzle that is given to `plimsoll solve`, and checks the answer against the rules.
+"""Reads the puzzle of `plimsoll solve`, and checks the answer against the rules.
 
 This module does not import JAX, so that invalid input is rejected at once.
 """
@@ -25,10 +25,10 @@ TEST = "test:"
 
 
 def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
-    """Returns what the network is given for a puzzle: its characters, a file with them, or `test:17`.
+    """Returns the network's input for a puzzle, given as characters, a file with them, or `test:17`.
 
-    These are `inputs` and `identifier`, and `labels`, the answer of the test split (IGNORED_LABEL where nothing is
-    asked), or None where it is not known.
+    It has `inputs` and `identifier`, and `labels`: the answer of the test split (IGNORED_LABEL for tokens without a
+    label), or None if it is not known.
     """
     data = recipe.data
     assert isinstance(data, PuzzleFolder)
@@ -49,8 +49,8 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
         return {key: batch[name][0].tolist() for key, name in names.items()}
     if form.kind == "arc":
         raise DataError(
-            f"{run} solves ARC, whose tasks the network knows by their identifiers in the data set: one that is typed"
-            " in has none. Name an example of its test split, like test:17"
+            f"{run} solves ARC, whose tasks the network knows by their identifiers in the data set: a typed task"
+            " has none. Name an example of its test split, like test:17"
         )
 
     # A file, or the characters themselves. (Unlike Path's, this test takes names of any length.)
@@ -63,25 +63,25 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
 
 
 def solvable(spec: PuzzleSpec, run: str) -> Form:
-    """Returns how the run's puzzles are written.
+    """Returns the form of the run's puzzles.
 
     Raises:
-        RecipeError: They are of no form that is known.
+        RecipeError: The form is not known.
     """
     form = form_of(seq_len=spec.length, vocab_size=spec.vocab)
     if form is None:
         raise RecipeError(
             f"{run} has puzzles of {spec.length:,} tokens from a vocabulary of {spec.vocab:,}: neither Sudoku"
-            " nor a maze nor ARC, so it is not known how they are written. `plimsoll evaluate` says how many it solves"
+            " nor a maze nor ARC, so their form is not known. `plimsoll evaluate` reports the share that it solves"
         )
     return form
 
 
 def verdict(inputs: Tokens, answer: Tokens, form: Form, *, labels: Tokens | None = None) -> dict[str, Any]:
-    """Returns what is known of an answer.
+    """Returns the results of checks of an answer.
 
-    `valid` says whether it keeps the rules, and `why_not` which one it breaks; ARC has no rules that are known. With
-    the data set's labels, the answer is `right` or not: tokens without a label do not count.
+    `valid` is True if it keeps the rules, and `why_not` describes a broken one; ARC has no known rules. `right`, only
+    with `labels`, is True if it is the data set's answer: tokens without a label do not count.
     """
     known: dict[str, Any] = {}
     if form.kind != "arc":
@@ -95,7 +95,7 @@ def verdict(inputs: Tokens, answer: Tokens, form: Form, *, labels: Tokens | None
 
 
 def _broken_rule(puzzle: np.ndarray, answer: np.ndarray) -> str | None:
-    """Returns which rule of Sudoku an answer breaks, in words; None if it keeps all of them."""
+    """Returns a description of the rule of Sudoku that an answer breaks; None if it keeps all."""
     changed = int(((puzzle > 1) & (puzzle != answer)).sum())
     if changed:
         return f"{changed} of the digits that were given are changed"

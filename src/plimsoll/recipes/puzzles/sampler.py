@@ -3,10 +3,10 @@
 `epochs_per_iteration` epochs are sampled as one. A batch takes puzzle after puzzle until it is full (examples of the
 last puzzle that do not fit are left out), and the incomplete batch at the end of an iteration is dropped.
 
-That is how the published sampler works (Tiny Recursive Models, puzzle_dataset.py), with two differences: there the
-choice of examples within a puzzle does not follow from the seed, and all orders of an iteration are drawn in advance.
-Here each epoch and each batch has its own generator, so the position is iteration, batch and group, and only one
-epoch's order is in memory.
+The published sampler works the same way (Tiny Recursive Models, puzzle_dataset.py), with two differences: its choice
+of examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance. Here each
+epoch and each batch has its own generator, so the position is iteration, batch and group, and only one epoch's order is
+in memory.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _EPOCH, _BATCH = 11, 12
 
 
 class PuzzleDraws(Stream):
-    """Batches of puzzles, without end."""
+    """Endless stream of training batches."""
 
     start: ClassVar = {"iteration": 0, "batch": 0, "group": 0}
 
@@ -42,7 +42,7 @@ class PuzzleDraws(Stream):
         return random.integers(self.set.group_offsets[groups], self.set.group_offsets[groups + 1], dtype=np.int32)
 
     def examples_of(self, puzzles: Int[np.ndarray, " chosen"], iteration: int, batch: int) -> Int[np.ndarray, " batch"]:
-        """Returns all examples of each puzzle in a random order; of the last puzzle as many as there is room for."""
+        """Returns all examples of each puzzle in a random order; of the last puzzle only as many as fit."""
         first = self.set.puzzle_offsets[puzzles].astype(np.int64)
         sizes = self.set.puzzle_offsets[puzzles + 1] - first
         ends = np.cumsum(sizes)
@@ -69,7 +69,7 @@ class PuzzleDraws(Stream):
                 if not at["group"]:
                     raise RecipeError(
                         f"--batch-size {self.batch_size:,} is more than --eval-interval {self.epochs:,} epochs of"
-                        f" {self.set.groups:,} groups fill, and a batch that stays unfilled is dropped: take a smaller"
+                        f" {self.set.groups:,} groups fill, and an incomplete batch is dropped: take a smaller"
                         " batch, or evaluate less often"
                     )
                 at |= {"iteration": at["iteration"] + 1, "batch": 0, "group": 0}

@@ -1,7 +1,6 @@
-"""One puzzle, solved by what was trained: every supervision step of it, and whether the answer keeps the rules.
+"""Solves one puzzle with a trained model: every supervision step, and a check of the answer against the rules.
 
-In a process that imports JAX. The parameters are those that an evaluation takes: the average of the weights, where one
-is kept.
+This module imports JAX. The parameters are those of an evaluation: the average of the weights, if there is one.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: A run of puzzles.
-        request: What `question.question` returns.
+        request: Result of `question.question`.
     """
     form = solvable(trained.prepared.spec, trained.run)
     task = trained.task
@@ -59,7 +58,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
     """Returns the exhibit of a report: the first puzzles of the test split, before and after."""
     recipe = trained.recipe
-    _ = trained.data  # another set is refused
+    _ = trained.data  # raises if the data set is another one
     items = []
     for number in range(SHOWN):
         name = f"{TEST}{number}"

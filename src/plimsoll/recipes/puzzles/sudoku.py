@@ -1,10 +1,10 @@
-"""`plimsoll prepare sudoku`: puzzles from a table or generated, with augmentations, as of Tiny Recursive Models.
+"""`plimsoll prepare sudoku`: puzzles from a table or generated, with augmentations, as for Tiny Recursive Models.
 
-Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No puzzle to train on, augmentations
-included, has a solution that is tested on. An augmentation is as hard, with other digits in other places: digits are
-permuted, the board is transposed (if boxes are square, half of the time), and bands of rows, rows within each, stacks
-of columns and columns within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 1.2e12. Format and augmentation:
-build_sudoku_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No training puzzle, augmented or
+not, has a solution of the test split. An augmentation is as hard as its puzzle: digits are permuted, the board is
+transposed (if boxes are square, half of the time), and bands of rows, rows within each, stacks of columns and columns
+within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 1.2e12. Format and augmentation: build_sudoku_dataset.py of
+Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards, all_grids_of_4x
 from plimsoll.recipes.puzzles.writer import Group, Split, group_of_boards, write_puzzles
 
 TEST_PUZZLES_4X4 = 20
-"""Test puzzles of each grid that is held out."""
+"""Test puzzles of each held-out grid."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
-"""Random draws before giving up on an augmentation whose solution is not held out."""
+"""Most random draws for an augmentation whose solution is not held out; then DataError is raised."""
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
 """Numbers of the random streams of a seed."""
 
@@ -75,9 +75,9 @@ def _generated(options: SudokuOptions) -> Iterator[Group]:
 
 
 def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
-    """Yields groups of side 4, each of whose 288 grids is trained or tested on.
+    """Yields groups of side 4: each of the 288 grids is either for training or for testing.
 
-    Augmenting would turn one into another.
+    There are no augmentations, since they would turn one grid into another.
     """
     random = np.random.default_rng([options.seed, _CHOICE])
     grids = random.permutation(all_grids_of_4x4())[: options.held_out_grids + options.train_size]
@@ -102,7 +102,7 @@ def _new_puzzles(options: SudokuOptions) -> Iterator[Pair]:
 
 
 def _groups(options: SudokuOptions, tests: Iterable[Pair], trains: Iterable[Pair], held_out: Marks) -> Iterator[Group]:
-    """Yields a group for each puzzle to test on, then one for each to train on."""
+    """Yields a group for each test puzzle, then one for each training puzzle."""
     for puzzle, solution in tests:
         yield _group("test", puzzle[None], solution[None])
     for number, (puzzle, solution) in enumerate(trains):
@@ -135,7 +135,7 @@ def augmented(
 
 def random_symmetries(*boards: Board, count: int, random: np.random.Generator) -> list[Boards]:
     """Returns each of the boards under the same `count` random augmentations."""
-    # The augmentations: the new digit of each digit, and the row or column that each is taken from.
+    # The augmentations: the new digit of each digit, and the source of each row and column.
     side = len(boards[0])
     tall, wide = BOXES[side]
     digits = np.zeros((count, side + 1), np.uint8)
@@ -144,7 +144,7 @@ def random_symmetries(*boards: Board, count: int, random: np.random.Generator) -
     rows = _random_orders(count, side, tall, random)[:, :, None]
     cols = _random_orders(count, side, wide, random)[:, None, :]
 
-    # The boards under them.
+    # The augmented boards.
     numbers = np.arange(count)[:, None, None]
     changed = []
     for board in boards:
@@ -154,7 +154,7 @@ def random_symmetries(*boards: Board, count: int, random: np.random.Generator) -
 
 
 def _random_orders(count: int, side: int, together: int, random: np.random.Generator) -> np.ndarray:
-    """Returns permutations of lines: bands of `together` lines in any order, and the lines of each in any order."""
+    """Returns permutations of lines: bands of `together` lines in any order, the lines of each band in any order."""
     bands = random.permuted(np.tile(np.arange(side // together), (count, 1)), axis=1)
     lines = random.permuted(np.tile(np.arange(together), (count, side // together, 1)), axis=2)
     return (bands[:, :, None] * together + lines).reshape(count, side)

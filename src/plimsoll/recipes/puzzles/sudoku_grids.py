@@ -17,9 +17,9 @@ Masks = UInt16[np.ndarray, "boards side side"]
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 """Rows and columns of a box, by side of the board."""
 TOGETHER = 2048
-"""Boards that are searched at a time: a few MiB."""
+"""Number of boards that are searched at a time; they take a few MiB."""
 EASY, FEWEST, MOST = 0.5, 0.25, 0.6
-"""Shares of the cells that are given: in an easy puzzle, and the lowest and highest aim of a mixed one."""
+"""Target share of given cells: of an easy puzzle, and the lowest and highest of a mixed one."""
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
@@ -35,7 +35,7 @@ _UNITS = (lambda boards: boards, lambda boards: boards.swapaxes(-2, -1), in_boxe
 
 
 def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns which boards are complete, with every digit once in every unit."""
+    """Returns True for each board that is complete, with every digit once in every unit."""
     every_digit = np.arange(1, boards.shape[-1] + 1)
     is_valid = np.ones(len(boards), bool)
     for seen_as in _UNITS:
@@ -55,7 +55,7 @@ def _is_settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns what follows from naked and hidden singles, and which boards have no contradiction yet."""
+    """Returns the candidates after all naked and hidden singles, and True for boards without a contradiction."""
     masks = masks.copy()
     is_sound = np.ones(len(masks), bool)
     active = np.arange(len(masks))
@@ -68,11 +68,11 @@ def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after one pass over all units, and which boards have no contradiction."""
+    """Returns the candidates after one pass over all units, and True for boards without a contradiction."""
     every_digit = np.uint16(2 ** masks.shape[-1] - 1)
     is_sound = np.ones(len(masks), bool)
     for seen_as in _UNITS:
-        # A settled digit is taken from the other cells of its unit; it may not stand there twice.
+        # A settled digit is removed from the other cells of its unit; it may not be settled there twice.
         unit = seen_as(masks)
         settled = np.where(_is_settled(unit), unit, 0)
         taken = np.bitwise_or.reduce(settled, axis=2)
@@ -92,13 +92,13 @@ def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def solved_by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns which boards naked and hidden singles alone solve."""
+    """Returns True for each board that naked and hidden singles alone solve."""
     masks, is_sound = propagated(candidates(boards))
     return is_sound & _is_settled(masks).all((1, 2))
 
 
 def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns which boards have exactly one solution."""
+    """Returns True for each board with exactly one solution."""
     counts = np.zeros(len(boards), np.int64)
     waiting = [(candidates(boards), np.arange(len(boards)))]
     while waiting:
@@ -109,7 +109,7 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
             masks = masks[-TOGETHER:]
             owners = owners[-TOGETHER:]
 
-        # What follows without a guess.
+        # Propagation without a guess.
         wanted = counts[owners] < 2
         masks, is_sound = propagated(masks[wanted])
         masks = masks[is_sound]
@@ -125,8 +125,8 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
 
 
 def _split(masks: Masks) -> Masks:
-    """Returns two boards for each: the second half takes the lowest candidate of a cell with the fewest, the first half
-    all but that."""
+    """Returns two boards for each, split at a cell with the fewest candidates: boards of the second half settle its
+    lowest candidate, those of the first half keep its others."""
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)
     cells = np.argmin(np.where(counts > 1, counts, 99), axis=1)
@@ -154,16 +154,16 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
     masks = candidates(grids)
     while len(unfinished):
         masks, is_sound = propagated(masks)
-        masks[~is_sound] = 2**side - 1  # from the beginning again
+        masks[~is_sound] = 2**side - 1  # start the grid again
 
-        # Complete grids leave.
+        # Complete grids are stored and removed.
         is_complete = _is_settled(masks).all((1, 2))
         bits = masks[is_complete]
         grids[unfinished[is_complete]] = np.bitwise_count(bits - np.uint16(1)) + 1
         unfinished = unfinished[~is_complete]
         masks = masks[~is_complete]
 
-        # Of the cells with the fewest candidates one is drawn, and one of its candidates.
+        # Draw one of the cells with the fewest candidates, and one of its candidates.
         flat = masks.reshape(len(masks), side * side)
         counts = np.bitwise_count(flat)
         fewest = np.where(counts > 1, counts, 99)
@@ -178,7 +178,7 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
 
 
 def cleared(grids: Boards, difficulty: str, random: np.random.Generator) -> Boards:
-    """Returns a puzzle of each grid, of that difficulty (`SudokuOptions`) and with that one solution."""
+    """Returns a puzzle for each grid, of that difficulty (`SudokuOptions`), whose only solution is the grid."""
     count = len(grids)
     cells = grids[0].size
     if difficulty == "easy":
@@ -186,7 +186,7 @@ def cleared(grids: Boards, difficulty: str, random: np.random.Generator) -> Boar
     else:
         aims = random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
 
-    # Cells are cleared in a random order, each unless the puzzle would be another one without it.
+    # Cells are cleared in a random order; each is kept if the puzzle would else be harder or ambiguous.
     puzzles = grids.reshape(count, cells).copy()
     order = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)
     for step in range(cells):

@@ -1,4 +1,4 @@
-"""What `plimsoll prepare` and `plimsoll inspect` say of a set of puzzles."""
+"""Texts of `plimsoll prepare` and `plimsoll inspect` for a data set of puzzles."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ COUNTS = ("groups", "puzzles", "examples")
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll prepare sudoku`, `maze` or `arc` prints."""
+    """Returns the text that `plimsoll prepare sudoku`, `maze` or `arc` prints."""
     lines = [f"{answer['path']}: puzzles of {answer['seq_len']:,} tokens, in {format_seconds(answer['seconds'])}"]
     for name in SPLITS:
         counts = ", ".join(f"{answer[name][unit]:,} {unit}" for unit in COUNTS)
@@ -22,7 +22,7 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 
 
 def describe_puzzles(folder: Path | str) -> dict[str, Any]:
-    """Returns sizes of the set and of its splits. Reads all of it, 4 MiB at a time, and refuses an incomplete one."""
+    """Returns sizes of the set and its splits. Reads it all, 4 MiB at a time; raises DataError if it is incomplete."""
     folder = Path(folder).expanduser()
     sets = {name: PuzzleSet(folder, name) for name in SPLITS}
     for puzzles in sets.values():
@@ -42,7 +42,7 @@ def describe_puzzles(folder: Path | str) -> dict[str, Any]:
 
 
 def puzzles_table(about: Mapping[str, Any]) -> str:
-    """Returns what `plimsoll inspect` prints, given what `describe_puzzles` returns."""
+    """Returns the text that `plimsoll inspect` prints for the result of `describe_puzzles`."""
     sizes = f"{about['seq_len']:,} tokens of a vocabulary of {about['vocab_size']:,}"
     rows = [("split", *COUNTS)]
     rows += [(name, *(f"{split[unit]:,}" for unit in COUNTS)) for name, split in about["splits"].items()]

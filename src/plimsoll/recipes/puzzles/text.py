@@ -21,7 +21,7 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 Tokens = Int[np.ndarray, " tokens"]
 
 UNWRITTEN = "?"
-"""Character for token 0 in an answer, which a network may predict although it means nothing there."""
+"""Character for token 0 (padding) in an answer, which a network may predict by mistake."""
 
 GAP = 6
 """Spaces between a puzzle and its answer."""
@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
     @property
     def characters(self) -> str:
-        """Characters of the tokens from 1 on; ARC's are on a canvas."""
+        """Characters of the tokens from 1 on, for Sudoku and mazes."""
         return CHARACTERS if self.kind == "maze" else ".123456789"[: 1 + self.side]
 
 
@@ -69,7 +69,7 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
 def rows_of(tokens: Tokens, form: Form) -> list[str]:
     """Returns a line of characters per row, as `tokens_of` reads them.
 
-    Of ARC it is the grid without its canvas, which may be empty.
+    For ARC these are the rows of the grid without its canvas; there may be none.
     """
     if form.kind == "arc":
         return ["".join(map(str, row)) for row in cropped(tokens).tolist()]
@@ -101,7 +101,7 @@ def grid_lines(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
 
 
 def verdict_lines(solution: Mapping[str, Any]) -> list[str]:
-    """Returns a line each about validity, the data set's answer, and the supervision steps."""
+    """Returns lines about validity, the data set's answer, and the supervision steps."""
     lines = []
     if "valid" in solution:
         lines.append("valid" if solution["valid"] else f"not valid: {solution['why_not']}")

@@ -1,17 +1,17 @@
 """The network of the Tiny Recursive Model: two latents, one module of two blocks, and the same module again and again.
 
-Jolicoeur-Martineau 2025, https://arxiv.org/abs/2510.04871, with its public code for what the paper leaves open. A
+Jolicoeur-Martineau 2025, https://arxiv.org/abs/2510.04871, with its public code for details that the paper omits. A
 supervision step is `high_cycles` rounds, each of `low_cycles` times `low = module(low, high + x)` and then
-`high = module(high, low)`; the gradient goes through the last round only. What is done in rounds before it leaves
-nothing for the backward pass: two nested scans. `recipes/puzzles/act.py` makes a task of it.
+`high = module(high, low)`; the gradient goes through the last round only. The rounds before it, two nested scans, keep
+nothing for the backward pass. `recipes/puzzles/act.py` makes a task of the network.
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
-computed in float32, whatever the plan does to the dots. With `activations` in bfloat16 the latents are bfloat16 within
+computed in float32, whatever the precision of the dots. With `activations` in bfloat16 the latents are bfloat16 within
 a supervision step, as they are in the public code (`forward_dtype`); between steps they are float32, in the carry,
-and so are the logits. Kernels are (in, out), which is the fast way round on a CPU.
+and so are the logits. Kernels are (in, out), the faster order on a CPU.
 
-Where a feed-forward mixes the positions, they are the first axis of what the blocks read (`Inside`): to mix them is a
-dot from the left then, to mix features one from the right, and nothing is turned over in between.
+If a feed-forward mixes the positions, they are the first axis of the latents inside the blocks (`Inside`): positions
+are then mixed by a dot from the left, features by one from the right, without a transposition in between.
 """
 
 import math
@@ -39,7 +39,7 @@ INNER_MULTIPLE = 256
 TRUNCATED_STD = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut off at -2 and 2."""
 Q_BIAS = -5.0
-"""Initial bias of both logits of the halting head: nothing halts before training has changed it."""
+"""Initial bias of both logits of the halting head: at first the model wants no puzzle to halt."""
 
 Latent = Float[Array, "batch positions width"]
 Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
@@ -53,7 +53,7 @@ class Network:
         self.model = model
         self.vocab = spec.vocab
         self.positions = model.puzzle_positions + spec.length
-        """Positions of a latent: those of the puzzle's row, and the tokens."""
+        """Number of positions of a latent: those of the puzzle's embedding, then the tokens."""
         self.compute = compute
         self.positions_first = model.variant == "mlp"
         self._dot = partial(dot, compute=compute)
@@ -86,7 +86,7 @@ class Network:
         }
 
     def embedded(self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch width"]) -> Latent:
-        """Returns the input that every update of the low latent adds, times sqrt(width).
+        """Returns the input that every update of the low latent adds: embeddings times sqrt(width).
 
         The puzzle's row is at the first position, zeros at the other positions before the embedded tokens.
         """
@@ -98,7 +98,7 @@ class Network:
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
         """Returns both latents after a supervision step, in float32.
 
-        With `learns`, the last round can be differentiated.
+        With `learns`, gradients flow through the last round.
         """
         compute = self.compute
         blocks = weights["blocks"]
@@ -121,7 +121,7 @@ class Network:
         high, low = jax.lax.stop_gradient((high, low))
         (high, low), _ = jax.lax.scan(one_round, (high, low), length=rounds)
 
-        # The round that learns.
+        # The round with gradients.
         if learns:
             high, low = jax.lax.stop_gradient((high, low))
             low = scan_blocks(
@@ -131,15 +131,14 @@ class Network:
                 unrolled=unrolls(compute, layers=self.model.low_cycles),
                 compute=compute,
             )
-            # The backward pass begins with this one: what it keeps is there for no longer than if it were computed
-            # again.
+            # Not recomputed: the backward pass begins with this call, so its activations would live as long.
             high = self.module(blocks, high, low)
         if self.positions_first:
             high, low = jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
         return high.astype(jnp.float32), low.astype(jnp.float32)
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
-        """Returns a latent after one update."""
+        """Returns a latent after one update by `injected`."""
         hidden = hidden + injected
         for block in blocks:
             if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
@@ -163,7 +162,7 @@ class Network:
     def answered(
         self, weights: dict, high: Latent
     ) -> tuple[Float[Array, "batch length vocab"], Float[Array, " batch"]]:
-        """Returns the logits of the tokens, and of halting."""
+        """Returns the logits of the tokens and the logits of halting."""
         logits = self._dot(high[:, self.model.puzzle_positions :], weights["head"])
         halt = weights["halt"]
         kernel = halt["kernel"].astype(jnp.float32)
@@ -172,7 +171,7 @@ class Network:
 
 
 def inner_width(width: int) -> int:
-    """Returns the inner width of a SwiGLU over so many features or positions: 8/3, up to a multiple of 256."""
+    """Returns the inner width of a SwiGLU over `width` features or positions: 8/3 of it, up to a multiple of 256."""
     return math.ceil(round(width * 8 / 3) / INNER_MULTIPLE) * INNER_MULTIPLE
 
 
@@ -182,7 +181,7 @@ def rms(x: Array, *, axis: int = -1) -> Array:
 
 
 def _gated(gate_up: Array, *, axis: int) -> Array:
-    """Returns one half times silu of the other."""
+    """Returns the product of the second half and silu of the first half."""
     gate, up = jnp.split(gate_up, 2, axis=axis)
     return swiglu(gate, up)
 

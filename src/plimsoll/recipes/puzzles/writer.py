@@ -45,7 +45,7 @@ def group_of_boards(split: Split, questions: Boards, answers: Boards) -> Group:
 
 
 class SplitFiles:
-    """Files of one split (recipes/puzzles/dataset.py describes them). Tokens are written, the rest is kept."""
+    """Files of one split (see recipes/puzzles/dataset.py). Tokens are written at once, all else at the end."""
 
     def __init__(self, folder: Path, *, seq_len: int, files: ExitStack) -> None:
         folder.mkdir()
@@ -75,7 +75,7 @@ class SplitFiles:
         if not self.identifiers:
             raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer of the others")
 
-        # What tells puzzles and groups apart.
+        # Offsets of puzzles and groups, and identifiers.
         offsets = {
             IDENTIFIERS: np.concatenate(self.identifiers),
             "puzzle_indices": np.cumsum(np.concatenate(self.sizes)),
@@ -84,7 +84,7 @@ class SplitFiles:
         for name, values in offsets.items():
             np.save(self.folder / f"all__{name}.npy", values.astype(np.int32))
 
-        # Numbers of rows, and sizes.
+        # Headers with the number of rows, and dataset.json.
         groups = len(self.identifiers)
         puzzles = len(offsets[IDENTIFIERS])
         examples = int(offsets["puzzle_indices"][-1])
@@ -116,14 +116,14 @@ def write_puzzles(
     names: Sequence[str] = (BLANK,),
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes a set, and returns its sizes and seconds: what `prepare --json` prints.
+    """Writes a data set, and returns its sizes and seconds, the answer of `prepare --json`.
 
     Args:
         options: Options with the folder's name, `out`.
-        groups: Groups in the order in which they are written, made while they are.
+        groups: Groups in the order of writing; an iterator may make them one by one.
         count: Number of groups.
         seq_len: Tokens of a question.
-        vocab_size: Tokens, with that of padding.
+        vocab_size: Number of tokens, with that of padding.
         names: Name of each identifier, complete when the last group is made.
         more: Content of further JSON files, by their names.
 

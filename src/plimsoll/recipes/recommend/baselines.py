@@ -1,12 +1,12 @@
 """Four recommenders without training, as baselines for every trained one.
 
-    popularity         how often an item was taken
-    item_knn           its cosine with everything in the user's history, summed
-    item_knn_decayed   its cosine with the last five of the history, halved with each step back
-    item_knn_markov    the same, plus how often it came right after the last one
+    popularity         an item's number of interactions
+    item_knn           the sum of its cosines with all items of the user's history
+    item_knn_decayed   the sum of its cosines with the last five items, halved with each step back
+    item_knn_markov    the same, plus the number of times that it came right after the last item
 
-The cosine is that of the columns of the user-item matrix. Counts are of everything before the held-out items: for
-testing that includes the items of validation, which no model was trained on. A trained model is mixed with the last
+The cosine is that of the columns of the user-item matrix. Counts are of all items before the held-out ones: for
+testing they include the validation items, on which no model was trained. A trained model is mixed with the last
 three (recipes/recommend/mixture.py).
 """
 
@@ -23,16 +23,16 @@ from plimsoll.recipes.recommend.interactions import HeldOut, Interactions, begin
 from plimsoll.units import MIB
 
 Sparse = Any
-"""`csr_matrix` of SciPy, whose types do not know its operators."""
+"""`csr_matrix` of SciPy, whose type stubs lack its operators."""
 
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
 RECENT = 5
 DECAY = 0.5
-"""Items of a history that have a weight, and the factor of the weight per step back."""
+"""Number of last items of a history that count, and the factor of their weight per step back."""
 NEIGHBOUR_BYTES = 256 * MIB
-"""Memory for cosines, at 8 bytes each. If that is not enough for all, each item keeps its highest ones."""
+"""Most bytes of cosines, at 8 bytes each. If they do not all fit, each item keeps its highest ones."""
 ROWS_TOGETHER = 256
-"""Items whose neighbours are computed at a time."""
+"""Number of items whose neighbours are computed at a time."""
 
 
 class Baselines:
@@ -45,8 +45,8 @@ class Baselines:
 
         Args:
             interactions: Users with their items.
-            split: Split whose held-out items, and all after them, are not counted; None to count everything.
-            asked: The only items that histories will have, which saves the cosines of the others.
+            split: Split whose held-out items, and all later items, are not counted; None to count all.
+            asked: All items that histories may have: cosines of others are not computed. None for all items.
         """
         self._users = interactions.users
         self._asked = asked
@@ -76,14 +76,14 @@ class Baselines:
     @cached_property
     def cosines(self) -> Sparse:
         """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
-        # Who took what, however often: (users, items + 1).
+        # 1 for each item that a user took: (users, items + 1).
         ones = np.ones(len(self._counted), np.float32)
-        parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts what it is given in place
+        parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts its arguments in place
         taken: Sparse = sparse.csr_matrix(parts, shape=(self._users, self._size))
         taken.sum_duplicates()
         taken.data[:] = 1
 
-        # Columns of length 1, whose products are the cosines: some items' at a time.
+        # Products of columns of length 1 are the cosines, computed for some items at a time.
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
@@ -94,19 +94,19 @@ class Baselines:
             together = items[first : first + ROWS_TOGETHER]
             blocks.append(_nearest(rows[together] @ columns, together, most=most))
 
-        # Each row into the place of its item.
+        # Each row moves to the place of its item.
         places = np.ones(len(items), np.float32), (items, np.arange(len(items)))
         return sparse.coo_matrix(places, shape=(self._size, len(items))).tocsr() @ sparse.vstack(blocks).tocsr()
 
     @cached_property
     def followers(self) -> Sparse:
-        """Counts of how often a column's item came right after a row's: (items + 1, items + 1), float32."""
+        """Number of times that a column's item came right after a row's: (items + 1, items + 1), float32."""
         inside = np.ones(len(self._counted), bool)
-        inside[self._starts[1:] - 1] = False  # the last of each user has none
+        inside[self._starts[1:] - 1] = False  # a user's last item has no follower
         before = np.flatnonzero(inside)
         pairs = self._counted[before], self._counted[before + 1]
         counts = sparse.coo_matrix((np.ones(len(before), np.float32), pairs), shape=(self._size, self._size))
-        return counts.tocsr()  # which adds up what stands there twice
+        return counts.tocsr()  # adds up repeated pairs
 
     def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
         """Returns weights of the histories' items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
@@ -119,7 +119,7 @@ class Baselines:
 
 
 def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row, which is of one of `items`; none is its own neighbour.
+    """Returns the `most` highest values of each row. Row i belongs to `items[i]`, which is not its own neighbour.
 
     `cosines` is changed.
     """

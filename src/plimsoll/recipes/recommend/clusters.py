@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int, Int32
 from plimsoll.recipes.recommend.prepare_options import Clustering
 
 TIMES_MEAN = 4
-"""Default size, in mean sizes, above which a cluster is split."""
+"""Default largest size of a cluster, in mean sizes: larger ones are split."""
 
 
 def clustered(
@@ -24,7 +24,7 @@ def clustered(
     vectors: Float32[np.ndarray, "items width"],
     seed: int,
 ) -> Int32[np.ndarray, " items"]:
-    """Returns a cluster per item, each with a member; more than `clusters` of them if one was split.
+    """Returns the cluster of each item. No cluster is empty; there are more than `clusters` if one was split.
 
     `popularity` and `vectors` come from training interactions only.
     """
@@ -34,13 +34,13 @@ def clustered(
         labels[np.argsort(-popularity, kind="stable")] = np.arange(items) % clusters
         return labels
 
-    # In batches: that is fast, and its sums do not depend on threads.
+    # Mini-batches are fast, and their sums do not depend on the number of threads.
     from sklearn.cluster import MiniBatchKMeans
 
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     means = MiniBatchKMeans(clusters, random_state=seed % 2**32, batch_size=max(1024, 4 * clusters))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some points are the same: clusters without members are not counted
+        warnings.simplefilter("ignore")  # about equal points: clusters without members are not counted
         labels = means.fit_predict(directions)
     return _without_large(labels, directions, largest or TIMES_MEAN * ceil(items / clusters))
 

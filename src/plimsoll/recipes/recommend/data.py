@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 PLANNED_ITEMS = 3_260
-"""Without a data set: those of MovieLens-1M in the published port."""
+"""Number of items without a data set: that of MovieLens-1M in the published port."""
 READER_BYTES = 6 * MIB
-"""NumPy's reader and its generators, and what small arrays leave in the heap."""
+"""Host memory of NumPy's reader, its generators and small arrays, in bytes."""
 UNEVEN = 2
-"""Without a data set, the largest cluster has so many times the members of the mean one."""
+"""Size of the largest cluster without a data set, in mean sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions(Data):
-    """Histories of items that users took, in the order of time."""
+    """Histories of users: the items that each took, in the order of time."""
 
     name = "interactions"
     gives = ItemSpec
@@ -49,7 +49,7 @@ class Interactions(Data):
     seq_len: PositiveCount = 32
     """Items of a user's history in a training row; longer histories become several rows."""
     validation_users: NonNegativeCount | None = None
-    """Users to evaluate on while training. By default all, as always in `plimsoll evaluate`."""
+    """Users to evaluate on while training. By default all; `plimsoll evaluate` always takes all."""
     eval_interval: PositiveFloat = 5.0
     """Epochs between evaluations."""
 
@@ -73,7 +73,7 @@ class Interactions(Data):
 
     @property
     def longest_earlier(self) -> int:
-        """Most items that a user of the validation took before those that the model reads."""
+        """Most items of a validation user before those that the model reads."""
         if not self.data or not len(self.validated):
             return 0
         data = self.interactions
@@ -110,7 +110,7 @@ class Interactions(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of the source; without data, those of batches alone."""
+        """Returns the bytes of reader, data set and batches; without data, those of reader and batches."""
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
             bytes=READER_BYTES + held + self.in_flight(reading, prefetch),
@@ -154,7 +154,7 @@ class Interactions(Data):
         users, earlier = self.validated, self.longest_earlier
         length = self.seq_len + 1
         for first in range(0, len(users), examples):
-            # What comes before the item of test ends with that of validation, the one to predict.
+            # The history before the test item ends with the validation item, which is to be predicted.
             chosen = users[first : first + examples]
             taken = [self.interactions.history(user, "test") for user in chosen.tolist()]
             batch = {"items": padded(taken, length=length)}
@@ -169,7 +169,7 @@ def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
     Args:
         recipe: Recipe of the run.
         run: Folder of the run; not needed here.
-        text: Items by their names in the file that was prepared, oldest first, separated by commas.
+        text: Names of items in the prepared file, oldest first, separated by commas.
 
     Raises:
         DataError: The data set has no item of such a name.
@@ -182,7 +182,7 @@ def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
     if unknown := [word for word in words if word not in ids]:
         raise DataError(
             f"--history has {len(unknown):,} items like {unknown[0]!r}, which {data.data} does not know: its"
-            f" {len(ids):,} items are called as in the file that was prepared (items.jsonl lists them), and those that"
-            " too few took were left out. Leave them out, or correct them"
+            f" {len(ids):,} items have the names of the prepared file (items.jsonl lists them), without those that too"
+            " few users took. Leave the unknown items out, or correct them"
         )
     return {"history": [ids[word] for word in words]}

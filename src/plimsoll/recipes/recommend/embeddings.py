@@ -1,8 +1,8 @@
-"""Initial vectors of items: a truncated singular value decomposition of the user-item matrix.
+"""Initial embeddings of items: a truncated singular value decomposition of the user-item matrix.
 
-Only interactions for training are used; held-out items are not. Each is divided by the square roots of how often its
-user and its item occur, so that busy users and popular items do not dominate. A row is the item's right singular
-vector, times the square roots of the singular values.
+Only training interactions are used. Each count is divided by the square roots of its user's and its item's total
+counts, so that busy users and popular items do not dominate. An item's embedding is its row of the right singular
+vectors, times the square roots of the singular values.
 """
 
 from typing import Any
@@ -23,19 +23,19 @@ def factorised(
     width: int,
     seed: int,
 ) -> Float32[np.ndarray, "items_and_1 width"]:
-    """Returns vectors from the training `sequences`, with ids from 1.
+    """Returns embeddings from the training `sequences`, whose ids count from 1.
 
     Columns beyond the rank, and items that nobody took, are random.
     """
     from scipy import sparse
     from scipy.sparse import linalg
 
-    # How often each user took each item: (users, items), in float64.
+    # Count of each user's interactions with each item: (users, items), float64.
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
     counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
 
-    # Divided by the roots of how often user and item occur, without rows and columns of zeros.
+    # Divided by the roots of the users' and items' total counts, without rows and columns of zeros.
     of_users = np.asarray(counts.sum(1)).ravel()
     of_items = np.asarray(counts.sum(0)).ravel()
     busy = of_users > 0
@@ -43,7 +43,7 @@ def factorised(
     scaled = counts[busy][:, taken].multiply(of_users[busy, None] ** -0.5)
     scaled = scaled.multiply(of_items[None, taken] ** -0.5).tocsr()
 
-    # Singular vectors of the largest values first, the largest number of each positive.
+    # Singular vectors in decreasing order of values; the entry of largest magnitude in each is positive.
     smaller = min(scaled.shape)
     if width < smaller:
         start = np.random.default_rng([seed, _START]).normal(size=smaller)
@@ -56,7 +56,7 @@ def factorised(
     signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])
     rows = (vectors * signs[:, None] * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)
     rows /= np.sqrt(np.mean(np.sum(rows**2, axis=1))) or 1.0
-    # Random ones of length 1 on average where nothing is known; zeros for padding.
+    # Unknown entries are random, with rows of length about 1; padding is zero.
     random = np.random.default_rng([seed, _RANDOM])
     embeddings = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
     embeddings[0] = 0

@@ -1,6 +1,6 @@
-"""Files of interactions, line by line: the form of a file, and its rows as (line, user, item, time, rating).
+"""Files of interactions, read line by line: their form, and their rows as (line, user, item, time, rating).
 
-Nothing is kept in memory; an error names its line.
+Rows are not kept in memory; an error names its line.
 """
 
 import csv
@@ -16,15 +16,15 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 LOOKED_AT = 1000
-"""Lines that the form is detected from."""
+"""Number of first lines from which the form is detected."""
 DELIMITERS = ",\t;"
 MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating": "rating"}
 """Columns of MovieLens' ratings.csv."""
 ABSENT = "0"
-"""Time or rating that a file does not have, or that is not asked for."""
+"""Text in place of a time or rating that the file lacks, or that is not needed."""
 
 Record = tuple[int, str, str, str, str]
-"""Line, user, item, time and rating as they stand in a file."""
+"""Line number, and user, item, time and rating as text."""
 
 
 class Row(NamedTuple):
@@ -35,11 +35,11 @@ class Row(NamedTuple):
     time: float
     """Time in seconds, or in whatever unit the file has; 0 if it has none."""
     rating: float
-    """Rating; 0 if none was asked for."""
+    """Rating; 0 if none is needed."""
 
 
 def form_of(options: RecommendSet, path: Path) -> Form:
-    """Returns the form of the options, or that of the first thousand lines."""
+    """Returns the form that the options name, or that the first thousand lines show."""
     if options.format is not None:
         return options.format
     if options.user_column is not None:
@@ -53,14 +53,14 @@ def form_of(options: RecommendSet, path: Path) -> Form:
         if is_sure:
             return form
     raise DataError(
-        f"{path} is of no form that its first {len(lines):,} lines tell for sure; it begins with"
+        f"{path} has no form that its first {len(lines):,} lines tell for sure; it begins with"
         f" {lines[0].strip()[:200]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
-        " --user-column and --item-column too, and --time-column where it has times"
+        " --user-column and --item-column too, and --time-column if it has times"
     )
 
 
 def _signs(lines: list[str]) -> dict[Form, bool]:
-    """Returns which forms these first lines are for sure."""
+    """Returns, for each form, True if these first lines are surely of it."""
     header, _ = header_of(lines[0])
     words = [line.split() for line in lines]
     users = {fields[0] for fields in words}
@@ -93,7 +93,7 @@ def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:
-    """Returns a time or a rating; of a date, its seconds, in UTC where it has no time zone."""
+    """Returns a time or a rating. A date becomes seconds, in UTC if it has no time zone."""
     try:
         number = float(text)
     except ValueError:
@@ -134,7 +134,7 @@ def _words(path: Path, form: Form) -> Iterator[Record]:
                 case "movielens-dat", [user, item, rating, time]:
                     yield number, user, item, time, rating
                 case _, fields:
-                    raise _broken(path, number, f"{len(fields)} fields, which --format {form} has not")
+                    raise _broken(path, number, f"{len(fields)} fields, which --format {form} does not have")
 
 
 def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Record]:

@@ -4,10 +4,10 @@
 padding, and never an item). `offsets.npy` has the first place of each user and, last, the number of places;
 `clusters.npy` the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an initial vector per id,
 zeros for padding; `items.jsonl` a line per item, in the order of ids, with its name in the prepared file; `meta.json`
-the sizes and the options. `manifest.json` has the checksums of all of it: what they find is not looked for again.
+the sizes and the options. `manifest.json` has the checksums of all files: `check` relies on them alone.
 
-Splits are places, not files. Of a user with three items or more the last is for testing and the one before it for
-validation; the earlier ones are for training. Users with fewer are only trained on.
+Splits are ranges of places, not files. A user with three items or more has the last one for testing, the one before it
+for validation, and the earlier ones for training. Users with fewer items are only trained on.
 """
 
 import json
@@ -43,7 +43,7 @@ class Interactions:
     """Set of interactions. Sequences are memory-mapped; everything else is loaded on first use.
 
     Raises:
-        DataError: There is none in the folder.
+        DataError: The folder has no complete set.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -51,7 +51,7 @@ class Interactions:
         contents = opened(self.folder)
         if contents is None or "interactions" not in contents.counts:
             raise DataError(
-                f"{self.folder} is no data set of interactions, or not a whole one. `plimsoll prepare recommend"
+                f"{self.folder} is no data set of interactions, or not a complete one. `plimsoll prepare recommend"
                 " --interactions FILE --out FOLDER` makes one"
             )
         self.made_with = contents.made_with
@@ -78,7 +78,7 @@ class Interactions:
 
     @property
     def catalogue(self) -> list[Path]:
-        """Files that say what the numbers of items and clusters mean."""
+        """Files that define the meaning of item and cluster numbers."""
         return [self.folder / ITEMS, self.folder / CLUSTERS]
 
     @cached_property
@@ -88,9 +88,9 @@ class Interactions:
 
     @cached_property
     def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
-        """Place where each user's training items end, or the history before the held-out item of a split.
+        """Place after each user's training items, or after the history before the held-out item of a split.
 
-        That item is at this place, if the user is one of the `evaluated`.
+        The held-out item is at this place, if the user is one of the `evaluated`.
         """
         ends = self.offsets[1:]
         is_evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
@@ -107,7 +107,7 @@ class Interactions:
 
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
-        """Cluster of each id, from 0 to `clusters` - 1, each of them with a member; -1 for padding."""
+        """Cluster of each id, from 0 to `clusters` - 1; -1 for padding. No cluster is empty."""
         return loaded(self.folder / CLUSTERS)
 
     @cached_property
@@ -125,7 +125,7 @@ class Interactions:
         return None if self.about["embedding_size"] is None else loaded(self.folder / EMBEDDINGS)
 
     def check(self) -> None:
-        """Reads all of it. Raises DataError where it is not as it was written."""
+        """Reads all files. Raises DataError if one differs from its checksum."""
         if problem := damage(self.folder):
             raise DataError(f"{self.folder} is damaged, {problem}: copy it again, or prepare it again")
 
@@ -135,14 +135,14 @@ def beginnings(
     firsts: Int64[np.ndarray, " users"],
     lengths: Int64[np.ndarray, " users"],
 ) -> tuple[Int32[np.ndarray, " chosen"], Int64[np.ndarray, " users_and_1"]]:
-    """Returns so many items of each user, from the user's first place on, and where each user's begin among them."""
+    """Returns the first `lengths` items of each user, and each user's first place among them."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     places = np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
     return np.asarray(sequences[places]), starts
 
 
 def is_interactions(folder: Path | str) -> bool:
-    """Returns whether the folder has a set of interactions, complete or not."""
+    """Returns True if the folder has a set of interactions, complete or not."""
     return (Path(folder).expanduser() / SEQUENCES).is_file()
 
 

@@ -1,7 +1,7 @@
 """Readers of a history of items, given as vectors: a small trained transformer, or a published language model.
 
-A `Side` puts the first beside the second. All are causal and know no items. Readers map (batch, length, width) to the
-same shape. Histories are padded on the right, where causal attention does not look.
+A `Side` is the first beside the second. All are causal, and have no item table. Readers map (batch, length, width) to
+the same shape. Histories are padded on the right, which causal attention ignores.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ Vectors = Float[Array, "batch length width"]
 
 
 class SmallReader:
-    """Llama-like decoder (models/decoder.py) without words. Dropout applies to what a whole block adds."""
+    """Llama-like decoder (models/decoder.py) without a word table. Dropout applies to the sum that a block adds."""
 
     frozen = False
 
@@ -53,7 +53,7 @@ class SmallReader:
 
 
 class PublishedReader:
-    """Published language model. It is `blank` until its weights are read; its word table is not needed."""
+    """Published language model. It is `blank` until its weights are loaded, and has no word table."""
 
     unrolls = False
 
@@ -73,9 +73,9 @@ class PublishedReader:
 class Side:
     """Small transformer that is trained beside a frozen language model.
 
-    It reads the items' rows, to which the language model's output is added through a product that begins with zeros: at
-    the start it is a `SmallReader` without a language model. Items alone are lost in a frozen model: what its layers
-    add to its input is many times as long, and no weight can change that. Sung et al. 2022 (ladder side-tuning,
+    Its input is the items' rows plus a projection of the language model's output, which begins as zero: at the start it
+    is a `SmallReader` without a language model. In a frozen model alone items are lost: its layers add vectors many
+    times as long to its input, and no trained weight can change that. Sung et al. 2022 (ladder side-tuning,
     https://arxiv.org/abs/2206.06522).
     """
 
@@ -88,7 +88,7 @@ class Side:
         return self.reader.init(key) | {"said": {"kernel": zeros}}
 
     def entering(self, x: Vectors, keys: Array | None) -> Vectors:
-        """Returns the language model's input after dropout, without which histories are learned by heart through it."""
+        """Returns the language model's input after dropout, without which training memorises histories through it."""
         return dropped(x, keys, self.reader.decoder.shape.layers + 1, share=self.dropout)
 
     def hidden(self, params: dict, rows: Vectors, said: Vectors, keys: Array | None) -> Vectors:
@@ -106,10 +106,10 @@ class Side:
 
 
 Reader = SmallReader | PublishedReader
-"""Blocks and a norm. `frozen` says whether they are not trained."""
+"""Blocks and a norm. They are not trained if `frozen` is True."""
 
 
 def with_weights(params: Params, folder: Path, shape: DecoderShape) -> Params:
-    """Returns parameters with the published model's weights, read in the place of the old ones."""
+    """Returns parameters with the published model's weights, which replace the old ones."""
     part = "frozen" if "model" in params.get("frozen", {}) else "trainable"
     return params | {part: params[part] | {"model": load_over(params[part]["model"], folder, shape, words=False)}}

@@ -1,4 +1,4 @@
-"""Sizes of a model of items, and what of it is trained. Imports no JAX, because recipes use it.
+"""Sizes of a model of items. Imports no JAX, because recipes use it.
 
 Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plimsoll.errors import RecipeError
 
 EARLIER = "earlier"
-"""Name of the array of a batch of validation: what each user took before the row of `items`."""
+"""Name of the array of a validation batch with each user's items before the row of `items`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +22,17 @@ class ItemShape:
     """Number of items without padding."""
     item_width: int
     inner: int
-    """Width of the adapter's hidden layer; 0 for no adapter, if the two widths are equal."""
+    """Width of the adapter's hidden layer; 0 for no adapter, which needs equal widths."""
     width: int
     two_level: bool = True
-    """Whether a cluster is predicted, and then an item in it."""
+    """True if a cluster is predicted, and then an item in it."""
     clusters: int = 1
     largest_cluster: int = 1
     """Number of items in the largest cluster."""
     direct: bool = False
-    """The output is compared with the rows themselves: the adapter is for the language model's input alone."""
+    """True if the output is compared with the rows themselves: the adapter then serves only the model's input."""
     dropout: float = 0.0
-    """Dropout of the language model's input, and of what each of its layers adds if it is trained too."""
+    """Share of dropout in the input of the language model."""
 
     def __post_init__(self) -> None:
         if not self.inner and self.item_width != self.width:

@@ -1,13 +1,13 @@
-"""Items as single tokens of a language model: its input vectors, and the probability of each item to come next.
+"""Items as single tokens of a language model: input vectors, and the probability of each item to come next.
 
-A row of the item table goes through an adapter into the model; the same adapter maps it to the vector v that the
-model's output h is compared with; where the shape is `direct`, v is the row itself. With a full softmax, p(i) is that
-of h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one
-over the members of the item's cluster. That costs `clusters + largest_cluster` products where the full one costs
-`items`. Subbiah et al. 2025 (EfficientIDs).
+An adapter maps a row of the item table to the model's input; the same adapter maps it to the vector v that the model's
+output h is compared with. If the shape is `direct`, v is the row itself. With a full softmax, p(i) is the softmax of
+h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax over the clusters' vectors, then one over
+the members of the item's cluster. That costs `clusters + largest_cluster` products; the full softmax costs `items`.
+Subbiah et al. 2025 (EfficientIDs).
 
-Both are distributions over the items. Padding is never one of them, an empty place in a cluster counts as -inf in the
-sum, and the member of a cluster with one member is certain.
+Both are distributions over the items. Padding has no probability, an empty place in a cluster has a score of -inf, and
+the only member of a cluster has p(i | c) = 1.
 """
 
 from typing import Any
@@ -24,10 +24,10 @@ from plimsoll.recipes.recommend.item_shape import ItemShape
 from plimsoll.types import IGNORE, Compute, Params
 
 INIT_SCALE = 0.02
-"""Standard deviation of the initial rows, without embeddings."""
+"""Standard deviation of initial rows that do not come from embeddings."""
 ROW_LENGTH = 0.8
-"""Length of an item's row that begins as the data's embedding, whatever the length of that. With the output of
-the reader's last norm, the likeliest items then start some nats above the others."""
+"""Length to which an initial row from an embedding is scaled. With the output of the reader's last norm, the likeliest
+items then start some nats above the others."""
 NO_ITEM = 0
 """Value of an empty place in a table of members: padding's id."""
 
@@ -51,7 +51,7 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
 
 
 class Items:
-    """Pure functions over the trainable entries `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
+    """Pure functions of the trained parameters `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
 
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
         self.shape = shape
@@ -59,7 +59,7 @@ class Items:
         self._nats = each_nats if compute.platform == "cpu" else nats_in_one_pass
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Returns float32 parameters. The adapter's are Xavier normal."""
+        """Returns float32 parameters. The adapter's kernels are Xavier normal."""
         shape = self.shape
         items, inner, outer, clusters = jax.random.split(key, 4)
         rows = INIT_SCALE * jax.random.normal(items, (shape.items + 1, shape.item_width))
@@ -130,7 +130,7 @@ class Items:
         return jnp.pad(log_p, ((0, 0), (1, 0)), constant_values=-jnp.inf)
 
     def _cluster_scores(self, hidden: Array, vectors: dict, fixed: dict) -> Array:
-        """Returns the scores of clusters; -inf for one without members, which no item can come from."""
+        """Returns the scores of clusters; -inf for a cluster without members."""
         scores = dot_rows(hidden, vectors["clusters"], self.compute)
         return jnp.where(fixed["members"][:, 0] == NO_ITEM, -jnp.inf, scores)
 
@@ -157,7 +157,7 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
-    """Returns parameters with these clusters, whose rows start as the means of their members' rows."""
+    """Returns parameters with these clusters, whose rows are the means of their members' rows."""
     table = np.asarray(gathered(params["trainable"]["items"]["embedding"]))[1:]
     means = np.zeros((shape.clusters, shape.item_width), np.float32)
     np.add.at(means, cluster_of[1:], table)

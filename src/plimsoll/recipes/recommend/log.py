@@ -1,4 +1,4 @@
-"""Rows of a file as users' sequences: sorted by time, without repeats, and only users and items with enough of them.
+"""Rows of a file as users' sequences: sorted by time, without repeats, and without rare users and items.
 
 A row takes 16 bytes here (user, item and time), and about 60 while it is sorted.
 """
@@ -29,12 +29,12 @@ class Log:
         return len(self.users)
 
     def kept(self, which: np.ndarray) -> Log:
-        """Returns the rows that `which` selects: booleans, or an order."""
+        """Returns the rows that `which` selects, a mask or indices."""
         return replace(self, users=self.users[which], items=self.items[which], times=self.times[which])
 
 
 def collect(rows: Iterable[Row], *, min_rating: float | None) -> tuple[Log, dict[str, int]]:
-    """Returns all rows but those with a low rating, and the number of both."""
+    """Returns all rows except those with a low rating, and counts of rows, users, items and low ratings."""
     user_numbers: dict[str, int] = {}
     item_numbers: dict[str, int] = {}
     users, items, times = array("i"), array("i"), array("d")
@@ -65,7 +65,7 @@ def without_repeats(log: Log) -> tuple[Log, int]:
 
 
 def core(log: Log, least: int) -> Log:
-    """Returns the log of users and items that have `least` interactions or more among themselves."""
+    """Returns the largest part of the log in which every user and item has `least` interactions or more."""
     while len(log):
         of_users, of_items = np.bincount(log.users), np.bincount(log.items)
         enough = (of_users[log.users] >= least) & (of_items[log.items] >= least)
@@ -78,7 +78,7 @@ def core(log: Log, least: int) -> Log:
 def numbered(log: Log) -> tuple[Int32[np.ndarray, " interactions"], Int64[np.ndarray, " users_and_1"], list[str]]:
     """Returns the ids of a sorted log that is not empty, the first place of each user, and the items' names.
 
-    Ids are from 1, in the order of the names: numbers by size, words alphabetically.
+    Ids count from 1, in the order of the names: numeric if all names are numbers, else alphabetic.
     """
     present = np.unique(log.items)
     names = [log.originals[item] for item in present.tolist()]

@@ -1,11 +1,11 @@
-"""Probabilities of the next item: those of a trained model, mixed with those of three recommenders that count.
+"""Probabilities of the next item: those of a trained model, mixed with those of three counting baselines.
 
     p(item)  ~  p_model(item) + sum over k of s_k(item)^2 / sum over items of s_k^2
 
-over the items that can come next. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
+over the candidate items. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
 (recipes/recommend/baselines.py), which know pairs of items that occur too rarely to be learned. Language models are
-mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). Why equal
-parts, and squares: notes, "A model mixed with counts".
+mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). For
+equal parts and squares see the notes, "A model mixed with counts".
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ def mixture(
     *,
     keep_seen: bool,
 ) -> Float[np.ndarray, "users items_and_1"]:
-    """Returns log-probabilities of the next item, minus infinity for what cannot come next.
+    """Returns log-probabilities of the next item; minus infinity for items that are no candidates.
 
     Args:
         log_p: The model's log-probabilities.
-        counts: What is counted.
+        counts: The baselines with their counts.
         histories: Items of each user, oldest first.
-        keep_seen: Also items of the history can come next.
+        keep_seen: True if items of the history are candidates, too.
     """
     mixed = _shares(np.exp(log_p), histories, keep_seen=keep_seen)
     for name in COUNTED:

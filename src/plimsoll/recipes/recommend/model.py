@@ -1,11 +1,11 @@
-"""Recommend the next item: items as single tokens of a language model, which may be a published one that stays frozen.
+"""Recommend the next item: items as single tokens of a language model, which may be a frozen published one.
 
     plimsoll prepare recommend --interactions ratings.csv --out data/
     plimsoll train recommend --data data/ --memory 1GiB --run runs/mine
     plimsoll train recommend --data data/ --pretrained FOLDER --frozen-bits 16 --memory 4GiB
     plimsoll plan  recommend --preset gemma-2b --chip h200
 
-Defaults are a small transformer that is learned along; docs/recommend.md says what to expect.
+Defaults are a small transformer that is trained with the items; docs/recommend.md says what to expect.
 """
 
 from __future__ import annotations
@@ -73,23 +73,23 @@ class Items(Model):
     }
 
     pretrained: FolderPath = NONE
-    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face, of which planning needs no
-    weights; none for a small transformer trained from scratch."""
+    """Folder of a language model (config.json, .safetensors) or its id on Hugging Face; none for a small transformer
+    trained from scratch. Planning needs no weights."""
     freeze: bool = True
     """Keep the pretrained model's weights as they are. --no-freeze trains them, too."""
     side_layers: NonNegativeInt = LAYERS
     """Number of blocks of the small transformer that is trained beside a frozen --pretrained model: it reads the items
-    and what that model makes of them. 0 trains none, and items are compared with the frozen model's output."""
+    and that model's output. 0 trains none, and items are compared with the frozen model's output."""
     item_embedding_dim: PositiveInt | None = None
-    """Width of an item's embedding. By default that of the embeddings in --data, else 64."""
+    """Width of an item's embedding. By default the width of the embeddings in --data, else 64."""
     adapter_inner: NonNegativeInt | None = None
     """Width of the hidden layer between an item's embedding and the model; 0 for none. By default 0 if the model is as
     wide as the embedding, else 4 x --item-embedding-dim."""
     softmax: Literal["two-level", "full"] = "two-level"
     """Output layer: two-level predicts a cluster of items, then an item in it; full predicts among all items."""
     dropout: Share = 0.5
-    """Share of activations that is dropped in training: of the model's input, and of each layer of a transformer that
-    is trained from scratch."""
+    """Share of activations that is dropped in training: of the model's input, and of the output of each layer that is
+    trained from scratch."""
 
     width: PositiveInt | None = None
     """Width of the transformer that is trained from scratch. By default --item-embedding-dim."""
@@ -112,7 +112,7 @@ class Items(Model):
 
     @property
     def published(self) -> DecoderShape | None:
-        """Shape of the pretrained model, where there is one."""
+        """Shape of the pretrained model; None if there is none."""
         return None if self.pretrained == NONE else find_shape(self.pretrained)
 
     def needs(self) -> Needs:
@@ -124,11 +124,11 @@ class Items(Model):
         return self.item_embedding_dim or spec.embedding_size or PLANNED_WIDTH
 
     def reader_shape(self, spec: ItemSpec) -> DecoderShape:
-        """Returns the shape of the small transformer that reads histories where there is no pretrained model."""
+        """Returns the shape of the small transformer that reads histories if there is no pretrained model."""
         return small_shape(self.width or self.item_width(spec), layers=self.layers, heads=self.heads)
 
     def side_shape(self, spec: ItemSpec) -> DecoderShape | None:
-        """Returns the shape of the small transformer beside a frozen model, where there is one."""
+        """Returns the shape of the small transformer beside a frozen model; None if there is none."""
         if self.pretrained == NONE or not self.freeze or not self.side_layers:
             return None
         return small_shape(self.item_width(spec), layers=self.side_layers)
@@ -151,9 +151,9 @@ class Items(Model):
         )
 
     def hints(self, spec: ItemSpec) -> Hints:
-        _ = self.shape(spec)  # sizes that contradict one another
+        _ = self.shape(spec)  # raises if sizes contradict one another
         is_published = self.pretrained != NONE
-        if not is_published:  # a published model's activations are float32, and frozen layers always a loop
+        if not is_published:  # a published model has float32 activations, and loops over its layers
             further = ("activations", "unroll")
         elif self.freeze:
             further = ("mlp_chunk", "frozen_bits")
@@ -165,7 +165,7 @@ class Items(Model):
             loss_whole=False,
             loss_rows=spec.length,
             attention_chunks=attention_blocks_of(spec.length),
-            # Chunks of a published model's feed-forward part; the small reader's is computed whole.
+            # Only the feed-forward layers of a published model are computed in chunks.
             mlp_chunks=chunks_of(spec.length) if is_published else (),
             begins_with="--data, --pretrained" if is_published else "--data",
             frozen_given=is_published and self.freeze,
@@ -175,7 +175,7 @@ class Items(Model):
         from plimsoll.recipes.recommend.item_reader import with_weights
         from plimsoll.recipes.recommend.items import with_clusters, with_items
 
-        # Items begin with the rows of the data, if these are as wide.
+        # Items begin with the data's embeddings, if these have the same width.
         interactions = data.interactions
         shape = self.shape(spec)
         rows = interactions.embeddings() if spec.embedding_size == shape.item_width else None
@@ -184,7 +184,7 @@ class Items(Model):
         if shape.two_level:
             params = with_clusters(params, interactions.cluster_of, shape)
 
-        # The published model reads its weights in the place of the old ones.
+        # The published model's weights replace the initial ones.
         published = self.published
         if published is not None:
             params = with_weights(params, find_folder(self.pretrained), published)
@@ -206,7 +206,7 @@ class Items(Model):
         if published is not None:
             from plimsoll.models.pretrained.safetensors_folder import checked
 
-            # Pickles, absent files, and tensors of another shape are refused before anything is planned.
+            # Refuses pickles, absent files, and tensors of another shape before planning.
             checked(find_folder(self.pretrained), published)
         elif self.item_width(spec) != spec.embedding_size:
             say(f"items begin at random: the data has no embeddings of {self.item_width(spec)} numbers")
@@ -216,7 +216,7 @@ class Items(Model):
         require_same(self.pretrained, facts, self._facts())
 
     def _facts(self) -> Facts:
-        """Returns what distinguishes one language model's shape from another."""
+        """Returns facts about the shape of the language model."""
         shape = {} if self.published is None else vars(self.published)
         return Facts(options={f"{name} of the language model": str(value) for name, value in shape.items()})
 

@@ -1,7 +1,8 @@
-"""Task of predicting the next item: a reader between the two uses of the item table.
+"""Task of predicting the next item: a reader of histories between two uses of the item table.
 
-The same rows are its input and are compared with its output (recipes/recommend/items.py). If the reader is frozen, rows
-and adapter still get a gradient through it, and a small transformer may be trained beside it (`item_reader.Side`).
+The table's rows are the reader's input, and are compared with its output (recipes/recommend/items.py). If the reader is
+frozen, rows and adapter still get a gradient through it, and a small transformer may be trained beside it
+(`item_reader.Side`).
 """
 
 import jax
@@ -22,14 +23,14 @@ from plimsoll.recipes.specs import ItemSpec
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 NEAR = 10
-"""Rank within which the right item should be, in the metrics of an evaluation."""
+"""Cut k of the metrics hr@k and ndcg@k of an evaluation."""
 
 
 class NextItem:
     """`Task` whose batches hold `items`, int32 of (batch, length + 1), padded on the right with 0, which is no item.
 
-    In training every item but the first is predicted; in evaluation only the last of each row. Batches of evaluation
-    can hold `earlier`, too, int32 of (batch, any), padded in the same way: what the user took before that row.
+    In training every item except the first is predicted; in evaluation only the last of each row. Batches of evaluation
+    can hold `earlier`, too, int32 of (batch, any), padded in the same way: the user's items before that row.
     """
 
     def __init__(self, shape: ItemShape, reader: Reader, compute: Compute, *, side: Side | None = None) -> None:
@@ -44,7 +45,7 @@ class NextItem:
         if self.side is not None:
             trainable["side"] = self.side.init(jax.random.fold_in(reader_key, 1))
         if self.shape.two_level:
-            # Items in turn, until the clusters of a data set take their place.
+            # Items are dealt out in turn, until the clusters of a data set replace these.
             frozen["clusters"] = members_of(np.arange(-1, self.shape.items) % self.shape.clusters, self.shape)
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
@@ -57,7 +58,7 @@ class NextItem:
     def hidden(
         self, params: Params, ids: Int[Array, "batch length"], keys: Array | None = None
     ) -> Float[Array, "batch length out"]:
-        """Returns the output for each item and those before it, as wide as the vectors that it is compared with."""
+        """Returns the output at each item, as wide as the vectors that it is compared with."""
         trainable, model = params["trainable"], params["frozen" if self.reader.frozen else "trainable"]["model"]
         x = self.items.entered(trainable, ids)
         if self.side is not None:
@@ -75,7 +76,7 @@ class NextItem:
         hidden = self.hidden(params, ids, keys if self.shape.dropout else None)
         labels = jnp.where(following > 0, following, IGNORE).reshape(-1)
         hidden, count = hidden.reshape(labels.size, -1), jnp.sum(labels != IGNORE, dtype=jnp.float32)
-        skip = bool(self.compute.loss_chunk) and not in_mesh()  # where rows lie on devices, sorting would move them
+        skip = bool(self.compute.loss_chunk) and not in_mesh()  # in a mesh, sorting would move rows between devices
         if skip:
             order = jnp.argsort(labels == IGNORE, stable=True)
             hidden, labels = hidden[order], labels[order]
@@ -103,9 +104,9 @@ class NextItem:
         return self.items.log_probabilities(hidden, vectors, fixed)
 
     def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
-        """Returns the nats of the last item of each row, and whether it ranks high among what the user had not taken.
+        """Returns the nats of the last item of each row, and metrics of its rank among the items not taken before.
 
-        Ties count against it.
+        Ties count against the last item.
         """
         items = batch["items"]
         length = jnp.sum(items > 0, axis=1)
@@ -128,7 +129,7 @@ class NextItem:
 
 
 def next_item(model: ItemModel, spec: ItemSpec, compute: Compute) -> NextItem:
-    """Returns the task of a model: around a small transformer, or a published model with one beside it if frozen."""
+    """Returns the task with a small transformer, a published model, or both if the published model is frozen."""
     shape = model.shape(spec)
     dropout = model.dropout
     published = model.published

@@ -1,4 +1,4 @@
-"""`plimsoll prepare recommend`: a file of interactions becomes a folder of users' sequences."""
+"""`plimsoll prepare recommend`: makes a folder of users' sequences from a file of interactions."""
 
 import dataclasses
 import importlib.util
@@ -23,8 +23,8 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, R
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Writes the folder `out` and returns what `prepare --json` prints."""
-    # Refusals before anything is read.
+    """Writes the folder `out`, and returns the answer of `prepare --json`."""
+    # Checks before anything is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
     if out.expanduser().exists():
@@ -44,7 +44,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     items = len(originals)
     counts["users_only_trained_on"] = int((np.diff(offsets) < LEAST_EVALUATED).sum())
 
-    # What follows from training interactions alone.
+    # Clusters and embeddings, from training interactions only.
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
@@ -90,7 +90,7 @@ def make(options: RecommendOptions) -> dict[str, Any]:
 
 
 def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str, int]]:
-    """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
+    """Returns the interactions that the options keep, user by user in the order of time, and counts of the rest."""
     log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
     log = sorted_by_time(log)
     repeats = 0

@@ -1,4 +1,4 @@
-"""What a set of interactions follows from: the options of `plimsoll prepare recommend`.
+"""Options of `plimsoll prepare recommend`, which determine a set of interactions.
 
 Imports no NumPy: the command line takes its options from here.
 """
@@ -16,7 +16,7 @@ Embeddings = Literal["factorisation", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendSet(Options):
-    """Users, their items in the order of time, and what the items begin with."""
+    """Options that determine the content of a set of interactions."""
 
     interactions: FilePath
     """File with interactions of users and items."""
@@ -36,22 +36,22 @@ class RecommendSet(Options):
     min_rating: float | None = None
     """Lowest rating that counts as an interaction. By default all do."""
     keep_repeats: bool = False
-    """Keep an item that a user takes again. Otherwise the first time counts, so that nothing is to be found in
-    testing that was trained on."""
+    """Keep an item that a user takes again. By default only the first time counts, so that no test item is among the
+    user's training items."""
     k_core: NonNegativeInt = 5
-    """Users and items with fewer interactions are left out, until none is left that has fewer."""
+    """Users and items with fewer interactions are left out, repeatedly, until all have as many."""
     clusters: PositiveCount | None = None
     """Clusters of items, for a two-level softmax. By default the square root of the number of items, rounded up."""
     clustering: Clustering = "kmeans"
-    """kmeans puts items together that the same users took, and needs scikit-learn; frequency deals them out in the
-    order of how often they are taken."""
+    """kmeans groups items that the same users took, and needs scikit-learn; frequency deals items out to clusters by
+    popularity."""
     max_cluster_size: PositiveInt | None = None
     """Most items of a cluster; larger ones are split in two, which makes more than --clusters. By default four times
     the mean."""
     embeddings: Embeddings = "factorisation"
-    """Initial embeddings of items: the singular vectors of who took what for training, or none."""
+    """Initial embeddings of items: singular vectors of the user-item matrix of the training data, or none."""
     embedding_size: PositiveInt = 64
-    """Numbers of an embedding."""
+    """Width of the embeddings."""
     seed: NonNegativeInt = 42
     """Seed of all random choices."""
 
@@ -60,11 +60,11 @@ class RecommendSet(Options):
         is_table = self.format == "csv" or any(columns)
         if is_table and (self.format not in (None, "csv") or None in columns[:2]):
             raise RecipeError(
-                "a CSV file of one's own needs both --user-column and --item-column, and only --format csv has columns"
+                "a CSV file of your own needs both --user-column and --item-column, and only --format csv has columns"
                 " to name"
             )
         if is_table and (self.rating_column is None) != (self.min_rating is None):
-            raise RecipeError("--min-rating and --rating-column go together for a CSV file of one's own: give both")
+            raise RecipeError("--min-rating and --rating-column go together for a CSV file of your own: give both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,4 +72,4 @@ class RecommendOptions(RecommendSet):
     """Options of `plimsoll prepare recommend`."""
 
     out: FolderPath
-    """The folder that is made."""
+    """New folder for the data set."""

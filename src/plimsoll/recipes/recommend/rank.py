@@ -1,6 +1,6 @@
-"""Ranks of the right items among all in a run of recommend, and what comes after a history.
+"""Evaluates a run of recommend by the ranks of the right items, and ranks the next items after a history.
 
-In a process that imports JAX. Scores are of the whole catalogue, a block of users at a time.
+This module imports JAX. Every item of the catalogue is scored, for a block of users at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,35 +22,35 @@ from plimsoll.units import MIB
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
-"""Of scores at a time; a softmax of two levels holds a few times as many for a moment."""
+"""Most bytes of scores at a time; a softmax of two levels needs a few times as many for a moment."""
 MOST_USERS = 256
-"""Of a block: where a large model reads their histories, they are what counts."""
+"""Most users of a block, which bounds the memory of a large model that reads their histories."""
 SHOWN_USERS = 3
 SHOWN_ITEMS = 5
 SHOWN_HISTORY = 6
-"""Users in a report, items ranked for each, and items of their histories that are named."""
+"""Numbers of users in a report, of items ranked for each, and of named items of each history."""
 
 Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
-"""Histories of some users, oldest item first, to the log-probabilities of all items (users, items + 1)."""
+"""Function from histories of users, oldest item first, to log-probabilities of all items (users, items + 1)."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns metrics of validation and of test, and those of the baselines beside them.
+    """Returns the metrics of validation and test, for the run and for the baselines.
 
     Args:
         trained: A run of recommend.
-        request: `keep_seen`; `raw` asks for the metrics of the weights as they were trained, too.
+        request: `keep_seen`, and `raw` for metrics of the raw weights, without averaging, too.
 
     Returns:
-        `validation` and `test` of the model mixed with counts; under `model` and `raw` those of the model alone, under
-        `baselines` those of each.
+        `validation` and `test` of the model mixed with counts; the same of the model alone under `model` and `raw`, and
+        of each baseline under `baselines`.
     """
     data = _data(trained).interactions
     keep_seen = bool(request.get("keep_seen"))
     if not len(data.evaluated):
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {Interactions.no_validation}")
 
-    # The model, and its weights as they were trained where these are asked for.
+    # The model, and its raw weights if they are requested.
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
     models = {"model": scorer(trained, users=users)}
     if request.get("raw"):
@@ -117,9 +117,9 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str, Any]]:
-    """Returns what comes next for the first users of the test split, and the item they really took then.
+    """Returns the ranked next items of the first test users, and the item that each really took.
 
-    Ranks count from 1, among what a user had not taken before.
+    Places count from 1, among the items that the user had not taken before.
     """
     length = _data(trained).seq_len
     data = _data(trained).interactions
@@ -145,7 +145,7 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibits of a report: what comes next for the first users of the test split."""
+    """Returns the exhibits of a report: the ranked next items of the first test users."""
     exhibits = []
     for number, user in enumerate(next_of_users(trained, users=SHOWN_USERS, top=SHOWN_ITEMS), start=1):
         taken = user["taken"]
@@ -164,8 +164,8 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
             {
                 "kind": "table",
                 "title": f"What comes next, user {number} of the test split",
-                "caption": f"After {history}. Really taken then: {taken['original']}, which stands {user['place']:,}."
-                f" of what was not taken before, by the checkpoint of step {trained.step:,}.",
+                "caption": f"After {history}. Really taken then: {taken['original']}, at place {user['place']:,}"
+                f" of the items not taken before, by the checkpoint of step {trained.step:,}.",
                 "header": ["item", "place", "probability"],
                 "rows": rows,
             }
@@ -174,6 +174,6 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
 
 
 def _data(trained: TrainedRun) -> Interactions:
-    """Returns the run's data, which is there and is that of the run."""
-    _ = trained.data  # other data is refused
+    """Returns the run's data, after a check that it is present and unchanged."""
+    _ = trained.data  # raises if the data is missing or another
     return trained.recipe.data

@@ -1,6 +1,6 @@
-"""Rank of the item to predict among all items of the catalogue, and metrics of it.
+"""Rank of the item to predict among all items of the catalogue, and metrics of ranks.
 
-A rank counts from 0. Ties count against the item: all that score as high come before it, and so does a NaN. With one
+A rank counts from 0. Ties count against the item: items with an equal score or NaN come before it. With one
 item to predict, the share of hits among the first k is also the recall, and NDCG@k is 1 / log2(rank + 2) for a rank
 below k, else 0.
 """
@@ -15,7 +15,7 @@ from plimsoll.recipes.recommend.interactions import HeldOut, Interactions
 CUTS = (1, 5, 10, 20)
 
 Score = Callable[[Sequence[Int32[np.ndarray, " length"]]], Iterable[tuple[str, Float[np.ndarray, "users items_and_1"]]]]
-"""From the histories of some users to names, each with scores of all items; higher is better. Column 0 is padding."""
+"""Function from users' histories to pairs of a name and scores of all items; higher is better. Column 0 is padding."""
 
 
 def ranks(
@@ -24,9 +24,9 @@ def ranks(
     *,
     seen: Sequence[Int[np.ndarray, " items"]] | None = None,
 ) -> Int[np.ndarray, " users"]:
-    """Returns the target's rank.
+    """Returns the rank of each user's target.
 
-    Padding (column 0) and the items that a user has `seen`, but for the target, are no candidates.
+    Padding (column 0) and the items that a user has `seen`, except the target, are no candidates.
     """
     own = scores[np.arange(len(targets)), targets]
     ahead = ~(scores < own[:, None])
@@ -38,7 +38,7 @@ def ranks(
 
 
 def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
-    """Returns the ids with the highest scores, highest first, ties by id; none with minus infinity, and no padding."""
+    """Returns the ids with the highest scores, highest first, ties by id. Padding and scores of -inf are left out."""
     order = 1 + np.argsort(-scores[1:], kind="stable")[:count]
     return [int(item) for item in order if scores[item] > -np.inf]
 
@@ -55,14 +55,14 @@ def metrics_of(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
 def mean_metrics(
     data: Interactions, split: HeldOut, score: Score, *, users: int, keep_seen: bool
 ) -> dict[str, dict[str, float]]:
-    """Returns the mean metrics over the evaluated users of a split, of everything that `score` yields.
+    """Returns the mean metrics over the evaluated users of a split, by the names that `score` yields.
 
     Args:
         data: Users with their items.
         split: Split whose held-out items are ranked.
-        score: Scores some users' candidates.
+        score: Function that scores all items for some users.
         users: Users that are scored at a time.
-        keep_seen: Rank also the items that a user took before.
+        keep_seen: Rank items that a user took before, too.
     """
     targets = data.targets(split)
     blocks: dict[str, list[np.ndarray]] = {}

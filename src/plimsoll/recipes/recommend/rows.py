@@ -1,7 +1,7 @@
 """Training batches of interactions: rows of `length + 1` ids, padded on the right, in another order each epoch.
 
-A user is a row; one with more items than fit is several, and the first item of each is the last of the one before it.
-So every item of a user but the first is a label exactly once per epoch. Users with a single training item have nothing
+A user is a row, or several if the items do not fit into one: each then begins with the last item of the row before. So
+every item of a user except the first is a label exactly once per epoch. Users with a single training item have nothing
 to predict, and no row.
 """
 
@@ -17,19 +17,19 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.interactions import Interactions
 
 ITEMS = "items"
-"""Name of the array of a batch: (batch, length + 1), int32. Inputs are all but the last column, labels all but the
-first."""
+"""Name of the array of a batch: (batch, length + 1), int32. Inputs are all columns except the last, labels all
+except the first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Rows by number, in the order of users, not padded. They take 12 bytes each, besides what `interactions` holds."""
+    """Unpadded rows by number, in the order of users. A row takes 12 bytes, besides the arrays of `interactions`."""
 
     def __init__(self, interactions: Interactions, *, length: int) -> None:
         self.interactions = interactions
         self.length = length
         firsts = interactions.offsets[:-1]
         ends = interactions.ends["train"]
-        rows_of = -(-(ends - firsts - 1) // length)  # none for a single item
+        rows_of = -(-(ends - firsts - 1) // length)  # no row for a single item
         if not rows_of.any():
             raise DataError(
                 f"{interactions.folder} has no user with two items for training: the last two items of each are held"
@@ -42,7 +42,7 @@ class TrainingRows(Sequence[np.ndarray]):
             np.repeat(ends, rows_of) - self._firsts, length + 1
         ).astype(np.int32)
         self.labels = int(self._sizes.sum()) - len(self._sizes)
-        """Number of labels of an epoch."""
+        """Number of labels per epoch."""
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -59,7 +59,7 @@ class TrainingRows(Sequence[np.ndarray]):
 
 
 def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefetch: int = 2) -> Loader:
-    """Returns a `types.Source` of `items` (batch, length + 1), without end.
+    """Returns an endless `types.Source` of `items` (batch, length + 1).
 
     No row is dropped: a batch may hold the end of one epoch and the start of the next.
     """

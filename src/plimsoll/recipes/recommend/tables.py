@@ -1,4 +1,4 @@
-"""What `plimsoll prepare` and `plimsoll inspect` say of a set of interactions, and `rank` and `evaluate` of a run."""
+"""Texts of `plimsoll prepare` and `inspect` for a set of interactions, and of `rank` and `evaluate` for a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +10,8 @@ from plimsoll.units import format_bytes, format_seconds
 MIXED, MODEL, RAW = "this run", "its model alone", "its raw weights"
 SPLITS = "validation", "test"
 REMARKS = {
-    "rated_lower": "rated lower than asked for, and left out",
-    "repeats": "were of an item that the user had taken before, and left out",
+    "rated_lower": "rated below --min-rating, and left out",
+    "repeats": "repeats of an item by the same user, left out",
     "interactions_dropped": "left out with the users and items that have too few",
     "users_dropped": "users with too few",
     "items_dropped": "items with too few",
@@ -36,7 +36,7 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 
 
 def describe_interactions(folder: Path | str) -> dict[str, Any]:
-    """Returns sizes of a set, and what it was made of. An incomplete set is refused, as a run would."""
+    """Returns the sizes and options of a set. Raises DataError if it is damaged or incomplete."""
     from plimsoll.recipes.recommend.interactions import Interactions
 
     data = Interactions(folder)
@@ -102,7 +102,7 @@ def ranking_text(answer: Mapping[str, Any]) -> str:
 
 
 def recommendation_tables(answer: Mapping[str, Any]) -> str:
-    """Returns a table of validation and one of test: the run, and the baselines below it."""
+    """Returns tables for validation and test: the run, with the baselines below it."""
     kept = "kept" if answer["keep_seen"] else "left out"
     lines = [
         f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against."

@@ -1,4 +1,4 @@
-"""Windows of a stream of text: files, folders, or a Hugging Face data set that is streamed."""
+"""Windows of a stream of text from files, folders, or a streamed Hugging Face data set, as data of a run."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
-"""Fact of a run whose text was tokenised before it began: the folder's name in the cache."""
+"""Fact of a run whose text was tokenised before training: name of the folder in the cache."""
 WINDOWS = "windows"
-"""Fact of a run whose windows were counted: how many an epoch has."""
+"""Fact of a run whose windows were counted: their number in an epoch."""
 WINDOWS_OF_A_STREAM = 20_000
 """Windows at the beginning of a stream, from which the tokens of all its documents are estimated."""
 VOCABULARY = 4_096
-"""Tokens of a tokenizer that is trained for a model that asks for none."""
+"""Vocabulary size of a trained tokenizer, if the model requires none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text(NamedText, Data):
-    """Windows of text, tokenised before training or as it goes."""
+    """Windows of text, which is tokenised before or during training."""
 
     name = "text"
     gives = TokenSpec
@@ -48,36 +48,36 @@ class Text(NamedText, Data):
     use_streaming: bool = True
     """Read the text while training. --no-use-streaming loads all tokens into memory first; the plan counts them."""
     shuffle_buffer_size: NonNegativeCount = 10_000
-    """Windows of a stream that are shuffled together; text that was tokenised before is permuted whole. 0 or 1 keeps
-    the order of the text."""
+    """Windows of a stream that are shuffled together; text tokenised before training is shuffled completely. 0 or 1
+    keeps the order of the text."""
     validation_tokens: NonNegativeCount = 1_000_000
     """Most held-out tokens to evaluate on. One document in 100 is held out, chosen by its hash."""
 
     tokenizer: FilePath | None = None
     """A Hugging Face tokenizer.json. By default a byte-level BPE is trained on the beginning of the text."""
     vocab_size: PositiveCount | None = None
-    """Tokens of the tokenizer that is trained. By default 4,096 for models below 20M parameters, 32,768 below 200M,
+    """Vocabulary size of the trained tokenizer. By default 4,096 for models below 20M parameters, 32,768 below 200M,
     else 50,257."""
     seq_len: PositiveInt = 128
     """Tokens of a training sequence."""
     stride: PositiveInt | None = None
-    """Tokens from the start of one sequence to that of the next. By default --seq-len: they do not overlap."""
+    """Tokens from the start of one sequence to the start of the next. By default --seq-len: they do not overlap."""
 
     def check_options(self) -> None:
         super().check_options()
         if self.window_stride > self.seq_len:
             raise RecipeError(
-                f"--stride {self.stride} is longer than --seq-len {self.seq_len}: what lies between two windows would"
-                " never be read. At most the length of a window; --max-examples takes less of a large set"
+                f"--stride {self.stride} is longer than --seq-len {self.seq_len}: text between two windows would never"
+                " be read. Give at most the length of a window; --max-examples takes less of a large set"
             )
 
     @property
     def window_stride(self) -> int:
-        """Tokens from the start of one window to that of the next."""
+        """Tokens from the start of one window to the start of the next."""
         return self.stride or self.seq_len
 
     def vocab(self, needs: Needs) -> int:
-        """Returns the size of the named tokenizer, or that of the one that is trained."""
+        """Returns the vocabulary size of the named tokenizer, or of the one to train."""
         if self.tokenizer is None:
             return self.vocab_size or needs.vocabulary or VOCABULARY
         from plimsoll.data.text.tokenizer import tokenizer_vocab_size
@@ -98,8 +98,8 @@ class Text(NamedText, Data):
 
     @property
     def is_stream(self) -> bool:
-        """True for text that is read over the network: it is not counted, and its tokens are not all seen before
-        training. Raises DataError where the text is neither here nor named by an id."""
+        """True for text that is read over the network: its tokens are not all read and counted before training. Raises
+        DataError if --dataset-id names neither a local text nor a possible Hugging Face data set."""
         from plimsoll.data.text.opening import require_named
 
         return self.dataset_id not in EMBEDDED and not require_named(self.dataset_id)
@@ -114,7 +114,7 @@ class Text(NamedText, Data):
         return replace(self, tokenizer=str(run / TOKENIZER), vocab_size=prepared.spec.vocab)
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
-        if not training:  # evaluation reads what the run keeps
+        if not training:  # evaluation reads the run's own copies
             return
         super().require_same(prepared, reading, training=training)
         if self.tokenizer is not None:
@@ -140,7 +140,7 @@ class Text(NamedText, Data):
             say(f"data: asking huggingface.co for {self.dataset_id}")
             expected = self._documents_expected(documents, length)
 
-        # The tokenizer, and the tokens where they are worth keeping.
+        # The tokenizer, and the tokens if the cache should keep them.
         say(f"data: {documents.describe()}")
         if self.tokenizer is None:
             tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
@@ -159,7 +159,7 @@ class Text(NamedText, Data):
         if packed is not None:
             facts[KEPT] = packed.folder.name
 
-        # Their number. Where steps are the length of the run, a batch is enough; of a stream, its beginning.
+        # The number of tokens: of a batch is enough if --steps sets the length, of the beginning for a stream.
         needs_all = length.steps is None or not self.use_streaming
         sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
         enough = None if needs_all else reading.batch_size
@@ -178,11 +178,11 @@ class Text(NamedText, Data):
         return prepared if needs_all else replace(prepared, steps_per_epoch=None)
 
     def _documents_expected(self, documents: Documents, length: Length) -> int | None:
-        """Returns the number of documents in a stream, from the data set's info; None where the run's length does not
+        """Returns the number of documents in a stream, from the data set's info; None if the run's length does not
         depend on it.
 
         Raises:
-            RecipeError: The run would be as long as the stream, and nothing says how long that is.
+            RecipeError: The run's length depends on that number, and the info does not have it.
         """
         if length.steps is not None or self.max_examples is not None:
             return None
@@ -194,15 +194,15 @@ class Text(NamedText, Data):
         if expected is None:
             raise RecipeError(
                 f"--dataset-id {self.dataset_id} is read over the network while training, and its info has no count of"
-                f" the split {self.split}, so the length of an epoch is unknown: say how many steps to train, like"
-                " `plimsoll train stories --steps 10000`, or with --max-examples 100000 use and count so many documents"
+                f" the split {self.split}, so the length of an epoch is unknown: give the number of steps, like"
+                " `plimsoll train stories --steps 10000`, or --max-examples 100000 to use and count so many documents"
             )
         return expected
 
     def _kept_tokens(
         self, documents: Documents, tokenizer: TextTokenizer, reading: Reading, say: Say
     ) -> PackedFolder | None:
-        """Returns the tokens that the cache has of the text from now on; None where it is tokenised as it is read."""
+        """Returns the text's tokens, which the cache then keeps; None if training tokenises the text as it reads."""
         from plimsoll.data.kept import NotKept
         from plimsoll.data.packed.kept import tokenised
 
@@ -230,7 +230,7 @@ class Text(NamedText, Data):
         }
         order_seed = reading.seed if self.shuffle_buffer_size > 1 else None
 
-        # Tokens of the cache, which makes them again where it lost them.
+        # Tokens from the cache, made again if it has lost them.
         name = reading.facts.get(KEPT)
         place = None if name is None else kept(name)
         if place is not None:
@@ -241,7 +241,7 @@ class Text(NamedText, Data):
             packed = tokenised(documents, tokenizer, partial(print, flush=True))
             return packed_text_loader(packed, seed=order_seed, **options)
 
-        # Text that is read now, or as training goes.
+        # Text that is read into memory now, or during training.
         if not self.use_streaming:
             return memory_loader(documents, tokenizer, seed=order_seed, **options)
         options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
@@ -256,7 +256,7 @@ class Text(NamedText, Data):
         return windows_from_array(tokens, seq_len=self.seq_len, batch_size=examples) if len(tokens) else ()
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the host memory that reading takes; an estimate before anything is prepared."""
+        """Returns the host memory that reading takes; an estimate if nothing is prepared."""
         from plimsoll.data.loader_bytes import (
             ENCODED_BEFORE,
             MOST_THREADS,
@@ -274,7 +274,7 @@ class Text(NamedText, Data):
         is_kept = KEPT in facts
         is_streamed = self.use_streaming and not is_kept
 
-        # What reads the tokens, and those that stay in memory: all of them, or those to evaluate on.
+        # The reader of tokens, and tokens that stay in memory: all, or only those to evaluate on.
         windows = loader_bytes(
             seq_len=self.seq_len,
             batch_size=reading.batch_size,
@@ -286,7 +286,7 @@ class Text(NamedText, Data):
         held_out = 4 * facts["validation_tokens"]
         order = 0 if is_streamed else order_bytes(facts[WINDOWS])
 
-        # What makes them.
+        # The maker of tokens.
         if is_kept:
             text = READ_FROM_CACHE
         else:
@@ -300,7 +300,7 @@ class Text(NamedText, Data):
         )
 
     def _estimate(self, reading: Reading) -> Mapping[str, Any]:
-        """Returns facts as `prepare` will find them, by the sizes of files alone. Asks no network."""
+        """Returns estimates of the facts that `prepare` finds, from file sizes alone. Uses no network."""
         from plimsoll.data.text.opening import BYTES_A_TOKEN, text_bytes
 
         facts = {"validation_tokens": self.validation_tokens, "tokens": 0, WINDOWS: 0}
@@ -312,7 +312,7 @@ class Text(NamedText, Data):
         return facts | {KEPT: ""} if self._is_kept(documents, reading) else facts
 
     def _is_kept(self, documents: Documents, reading: Reading) -> bool:
-        """Returns whether the text is tokenised before training, into the cache, and read from there."""
+        """Returns True if the text is tokenised into the cache before training, and read from there."""
         from plimsoll.data.text.opening import worth_keeping
 
         if not self.use_streaming:

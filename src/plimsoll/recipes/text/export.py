@@ -1,6 +1,6 @@
-"""A language model that was trained here, as a Hugging Face folder for `transformers`.
+"""Export of a trained language model as a Hugging Face folder for `transformers`.
 
-Its shape is that of a plain Llama, whose tensors `models.pretrained.weights` knows by their published names.
+The model has the shape of a plain Llama; `models.pretrained.weights` maps its tensors to their published names.
 """
 
 import json
@@ -20,14 +20,14 @@ from plimsoll.types import TrainedRun
 
 
 def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes what is asked for, and returns `recipes.exported.exported`.
+    """Writes the requested folder, and returns the answer of `recipes.exported.exported`.
 
     Args:
         trained: The run.
         request: `merged`, a Hugging Face folder.
 
     Raises:
-        RecipeError: A place is taken, or an adapter is asked for.
+        RecipeError: The folder is not empty, or an adapter is requested.
     """
     shape: DecoderShape = trained.recipe.model.shape(trained.prepared.spec)
     tokenizer = load_tokenizer(trained.path / "tokenizer.json")
@@ -38,7 +38,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
         tensors = {
             name: np.ascontiguousarray(published_tensor(params, shape, name), np.float32) for name in shape.tensors()
         }
-        save_file(tensors, folder / SINGLE, metadata={"format": "pt"})  # transformers asks for the mark
+        save_file(tensors, folder / SINGLE, metadata={"format": "pt"})  # transformers requires this
         tokenizer.save(folder / "tokenizer.json")
         end = tokenizer.end_of_text_token
         settings = {
@@ -62,7 +62,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
     """Returns the config.json of the model as `transformers` writes it.
 
-    A document begins after the end of the one before, so both are one token.
+    The beginning and the end of a document are one token: a document begins after the end of the one before.
     """
     return {
         "architectures": ["LlamaForCausalLM"],

@@ -3,7 +3,7 @@
     plimsoll plan  stories --memory 1GiB
     plimsoll train stories --dataset-id my-texts/ --memory 1GiB --run runs/mine
 
-Defaults are those of the published guide for this recipe, where they were sound; docs/guide-tinystories.md
+Defaults are those of the published guide for this recipe, if they were sound; docs/guide-tinystories.md
 translates its commands.
 """
 
@@ -56,12 +56,12 @@ class Decoder(Model):
     target_params: PositiveCount = TARGET_PARAMS
     """Approximate number of parameters; width, layers and heads follow from it."""
     width: PositiveInt | None = None
-    """Width of the hidden states, a multiple of --heads. Goes with --layers and --heads. By default --target-params
-    decides."""
+    """Width of the hidden states, a multiple of --heads. Needs --layers and --heads, too. By default it follows from
+    --target-params."""
     layers: PositiveInt | None = None
-    """Number of transformer blocks. By default --target-params decides."""
+    """Number of transformer blocks. By default it follows from --target-params."""
     heads: PositiveInt | None = None
-    """Number of attention heads. By default --target-params decides."""
+    """Number of attention heads. By default it follows from --target-params."""
     tied: bool = True
     """Use the token embedding's weights for the output layer, too."""
 
@@ -69,7 +69,7 @@ class Decoder(Model):
         sizes = [self.width, self.layers, self.heads]
         if any(sizes) and not all(sizes):
             raise RecipeError(
-                f"--width, --layers and --heads say the model's shape together, got {self.width}, {self.layers} and"
+                f"--width, --layers and --heads set the model's shape together, got {self.width}, {self.layers} and"
                 f" {self.heads}: give all three, or --target-params alone"
             )
         if all(sizes) and self.target_params != TARGET_PARAMS:
