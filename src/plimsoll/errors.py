@@ -70,16 +70,16 @@ def ended_by_memory(problem: BaseException) -> str:
     """Returns the message about training that ended because its process got no more memory."""
     return (
         f"training stopped: this process gets no more memory ({problem or 'MemoryError'}). What was saved is"
-        " whole: run the same command again where more memory is free, or with --replan and a smaller --memory"
+        " whole: run the same command again once more memory is free, or with --replan and a smaller --memory"
     )
 
 
 def ended_by_kill() -> str:
     """Returns the message of the parent process if its training process was killed."""
     return (
-        "the process that trained was killed (SIGKILL): by the system for want of memory (`dmesg` says so), by a"
+        "the process that trained was killed (SIGKILL): by the system for lack of memory (`dmesg` says so), by a"
         " scheduler at its limit, or by hand. What was saved is whole: run the same command again, with --replan"
-        " and a smaller --memory where other programs need more"
+        " and a smaller --memory if other programs need more"
     )
 
 

@@ -29,11 +29,11 @@ class Command(NamedTuple):
 
 GROUPS = {
     "before and while training": {
-        "recipes": Command("look", "what there is to train", "plimsoll recipes --json"),
+        "recipes": Command("look", "the recipes that can be trained", "plimsoll recipes --json"),
         "config": Command("look", "a recipe as a TOML file, to edit and to train", ""),
         "plan": Command("plan", "the fastest plan that fits; allocates nothing", ""),
         "train": Command("train", "plan, then train; again = continue", ""),
-        "resume": Command("train", "a run goes on, from anywhere", "plimsoll resume runs/mine"),
+        "resume": Command("train", "continue a run, from any folder", "plimsoll resume runs/mine"),
         "ladder": Command("ladder", "each lever in turn, measured", ""),
         "runs": Command("look", "the runs here, side by side", "plimsoll runs runs/compared"),
     },
@@ -44,11 +44,11 @@ GROUPS = {
         ),
         "solve": Command(
             "verbs",
-            "a puzzle by what was trained, and the steps it took",
+            "a puzzle, solved by the model, and the steps it took",
             'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
         ),
         "rank": Command(
-            "verbs", "the items that come next, by what was trained", "plimsoll rank runs/mine --history 12,88,401"
+            "verbs", "the items that come next, by the model", "plimsoll rank runs/mine --history 12,88,401"
         ),
         "export": Command(
             "verbs", "a language model for transformers, peft", "plimsoll export runs/mine --merged exported/"
@@ -63,7 +63,7 @@ GROUPS = {
             "plimsoll prepare sudoku --size 4 --out data/sudoku-4x4",
         ),
         "inspect": Command("look", "what is in a data set, in bounded memory", "plimsoll inspect my-texts/"),
-        "chips": Command("chips", "what can be planned for, here or not", "plimsoll chips h200"),
+        "chips": Command("chips", "chips to plan for, in this machine or not", "plimsoll chips h200"),
         "doctor": Command("doctor", "devices, memory, disk, products timed: ready or not", "plimsoll doctor"),
     },
 }

@@ -57,7 +57,7 @@ class PlanOptions(Place):
         """Raises RecipeError for options that conflict with --compare."""
         super().check_options()
         if self.compare is None and self.price is not None:
-            raise RecipeError("--price is for --compare, which says what the same costs on several chips: add it")
+            raise RecipeError("--price is for --compare, which compares the cost on several chips: add it")
         of_one_chip = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture", "largest")
         given = [flag_of(name) for name in of_one_chip if getattr(self, name) not in (None, False)]
         if self.compare is not None and given:

@@ -23,7 +23,7 @@ USAGE = """plimsoll prepare WHAT [options]
 Example: {example}
 
 `plimsoll prepare WHAT --help` lists the options of each.
-What was interrupted: the same command again."""
+To continue after an interruption, type the same command again."""
 
 
 def prepare(arguments: Sequence[str]) -> int:

@@ -126,7 +126,7 @@ def _measured(answer: Mapping[str, Any]) -> str:
 
 
 LOADS = {
-    "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it",
+    "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` continues from it",
     "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
 }
 """Use of an export, in words, by form of the export."""

@@ -119,7 +119,7 @@ class Form(NamedTuple):
         axes = (((a.ndim - 1,), (b.ndim + b_axis,)), (batch, batch))
         if self.precision == "tf32" and self.platform != "gpu":
             raise PlimsollError(
-                f"precision tf32 is arithmetic of NVIDIA GPUs, and this is a {self.platform}: take float32, or bfloat16"
+                f"only NVIDIA GPUs compute in tf32, and this is a {self.platform}: take float32, or bfloat16"
             )
         products = PRODUCTS.get(self.precision)
         written = jnp.float32 if self.platform == "cpu" else to

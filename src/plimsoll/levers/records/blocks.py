@@ -38,7 +38,7 @@ REMAT = Lever(
         Support("remat"),
         Support(
             "remat_offload",
-            lacking="the loss of {recipe} does not say what is to lie on the host. Use --remat block",
+            lacking="the loss of {recipe} does not support offloading. Use --remat block",
         ),
     ),
     needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
@@ -72,8 +72,8 @@ UNROLL = Lever(
     name="unroll",
     type=int,
     help=(
-        "Most layers that are compiled one after another instead of as a loop: faster steps, longer compiles. 0 always"
-        " takes a loop. On a CPU layers are a loop wherever --remat recomputes."
+        "Most layers that are compiled one after another instead of as a loop: faster steps, longer compiles. With 0"
+        " layers are always a loop. On a CPU they are a loop unless --remat is none."
     ),
     plain=MOST_UNROLLED,
     supports=(Support("unroll"),),

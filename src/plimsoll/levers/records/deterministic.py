@@ -15,16 +15,13 @@ from plimsoll.levers.lever import Lever, Problem, Rates
 def _without_effect(problem: Problem, _rates: Rates, value: bool) -> str | None:
     if value or problem.platform == "cuda":
         return None
-    return (
-        f"would change nothing on {problem.chip}: of the compilers only that of NVIDIA GPUs has this choice. Leave it"
-        " out"
-    )
+    return f"would change nothing on {problem.chip}: only the compiler for NVIDIA GPUs has this option. Leave it out"
 
 
 DETERMINISTIC = Lever(
     name="deterministic",
     type=bool,
-    help="Equal results of two runs on an NVIDIA GPU; False lets the compiler take the kernels it times fastest.",
+    help="Whether two runs on an NVIDIA GPU have equal results. False lets the compiler choose the fastest kernels.",
     plain=True,
     touches="mixed",
     by_user=True,

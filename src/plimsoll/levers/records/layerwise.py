@@ -17,8 +17,8 @@ RECOMPUTES = ("block", "offload")
 
 WRONG_PASSES: Mapping[int, str] = {
     1: (
-        "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
-        " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"
+        "would update a layer before the norm of the whole gradient is known, which the recipe clips: take --layerwise"
+        " 2, with a backward pass for the norm and one that updates, or a recipe without a clip"
     ),
     2: (
         "would do a backward pass for the norm of a gradient that the recipe does not clip: take --layerwise 1, which"
@@ -69,8 +69,8 @@ def _conflict(levers: Values) -> str | None:
         )
     if levers["offload"] != "none":
         return (
-            f"updates on the device what --offload {levers['offload']} keeps on the host, which is fetched a piece at a"
-            " time in an update of its own: leave one of them out"
+            f"updates weights on the device layer by layer, and --offload {levers['offload']} has its own update of"
+            " state on the host: leave one of them out"
         )
     is_whole = all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
     if levers["fsdp"] > 1 and not is_whole:
@@ -83,7 +83,7 @@ def _conflict(levers: Values) -> str | None:
 
 def _passes(problem: Problem, levers: Values) -> int:
     if not problem.layerwise:
-        raise LeftOut(f"the recipe's optimizer has no update in parts, which {OPTIMIZERS} would have")
+        raise LeftOut(f"the recipe's loss and optimizer do not support it; {OPTIMIZERS} would")
     if levers["micro_batch"] != problem.effective_batch:
         raise LeftOut(
             f"it takes the whole effective batch of {problem.effective_batch} at once, and there are micro-batches of"

@@ -52,7 +52,7 @@ def _not_with(offload: Offload, levers: Values) -> str | None:
         )
     if levers["precision"] == "float16":
         return (
-            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
+            "with --precision float16: a step that overflows restores the old state, which would need all of it on the"
             " device. Use bfloat16, or leave it out"
         )
     return None

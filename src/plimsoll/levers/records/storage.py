@@ -69,7 +69,7 @@ FROZEN_BITS = _lever_of_bits(
     "frozen_bits",
     FrozenBits,
     subject="frozen",
-    help="Bits of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4.",
+    help="Bits of each frozen weight: 16 is bfloat16, 8 int8, 4 NF4.",
     supports=(Support("frozen_bits"),),
     rungs=(
         Rung(name="frozen-16", words="what is not learned in bfloat16", value=16),

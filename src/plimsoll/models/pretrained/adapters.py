@@ -129,7 +129,7 @@ def read_adapter(
     paths = [path for path, published in PATHS.items() if any(key[1] == published for key in pairs)]
     if targets is not None and set(targets) != set(paths):
         raise DataError(
-            f"the adapter in {folder} is beside {named(sorted(paths))}, and the kernels asked for are"
+            f"the adapter in {folder} has the kernels {named(sorted(paths))}, and the requested ones are"
             f" {named(sorted(targets))}: give --lora-targets {named(sorted(paths))}"
         )
     _require(folder, pairs, shape, settings.rank, paths)
@@ -164,8 +164,8 @@ def read_settings(folder: Path) -> AdapterSettings:
         ) from None
     except (OSError, ValueError, KeyError) as problem:
         raise DataError(
-            f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}): it"
-            " says r and lora_alpha. Copy it again"
+            f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}), which"
+            " has r and lora_alpha. Copy it again"
         ) from None
     others = [name for name in ELSEWISE if config.get(name)]
     if config.get("bias", "none") != "none":
@@ -174,8 +174,8 @@ def read_settings(folder: Path) -> AdapterSettings:
         others.append("peft_type")
     if others:
         raise DataError(
-            f"{path} sets {', '.join(others)}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge"
-            " it into its model with PEFT, and name that model"
+            f"{path} sets {', '.join(others)}, and only plain LoRA is supported (peft_type LORA, rsLoRA included):"
+            " merge it into its model with PEFT, and name that model"
         )
     return settings
 
@@ -214,8 +214,8 @@ def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: 
     shapes = {f"layers.{layer}.{name}.lora_{which}": tensor.shape for (layer, name, which), tensor in pairs.items()}
     if wrong := differences(shapes, wanted):
         raise DataError(
-            f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}: of its"
-            f" matrices {wrong}. Name the model that it was trained on, or its own adapter"
+            f"the adapter in {folder} is not for this model, {shape.layers} layers of width {shape.width}: of its"
+            f" matrices {wrong}. Name the model that it was trained on, or another adapter"
         )
 
 

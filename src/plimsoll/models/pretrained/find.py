@@ -93,8 +93,8 @@ def _downloaded(name: str, patterns: list[str]) -> Path:
     except Exception as problem:  # a dozen classes: network, permissions, full disk
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())
         raise DataError(
-            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
-            f" ({reason[:200]}). Check the id; log in with `hf auth login` where it is private; without a network,"
+            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be downloaded"
+            f" ({reason[:200]}). Check the id; log in with `hf auth login` if it is private; without a network,"
             f" download it elsewhere (`hf download {name}`) and copy the cache,"
             f" {huggingface_hub.constants.HF_HUB_CACHE}, or name a folder"
         ) from problem

@@ -77,7 +77,7 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
     if pickled:
         raise DataError(
             f"{folder} has its weights as {', '.join(pickled[:3])}: pickles, which can run code, and are never loaded."
-            " Take the model's .safetensors files, or convert it where you trust it:"
+            " Take the model's .safetensors files, or convert it if you trust it:"
             " `AutoModelForCausalLM.from_pretrained(IN).save_pretrained(OUT, safe_serialization=True)`"
         )
     raise DataError(f"{folder} has neither {SINGLE} nor {INDEX}: name the folder of a Hugging Face model")
@@ -131,8 +131,8 @@ def require(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
     unread = [f"{name} ({tensors[name].kind})" for name in wanted if tensors[name].kind not in READ]
     if unread:
         raise DataError(
-            f"{source} has tensors of types that are not read, {len(unread)}: {_listed(unread)}. Take the model in"
-            " float32, bfloat16 or float16, and let plimsoll store it in fewer bits"
+            f"{source} has {len(unread)} tensors of unsupported types: {_listed(unread)}. Take the model in float32,"
+            " bfloat16 or float16, and let plimsoll store it in fewer bits"
         )
 
 
