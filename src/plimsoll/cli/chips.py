@@ -56,9 +56,9 @@ def _family(chip: Chip) -> str:
 
 
 NOTES = (
-    "Figures of one device: memory, dense TFLOP/s, and GB/s of memory and links, from data sheets. float32",
-    "is at the highest precision. Two cards were measured: the share of an H100's rates that steps reach,",
-    "and an H200's rates. The cpu is this machine: planning measures its rates.",
+    "Figures of one device: memory, dense TFLOP/s, and GB/s of memory and links, from data sheets.",
+    "float32 is at the highest precision. Two cards were measured: the share of an H100's rates that",
+    "steps reach, and an H200's rates. The cpu is this machine: planning measures its rates.",
     "`h100x8` is eight H100 in one machine. `plimsoll chips tpu-v4` lists the sizes of a family,",
     "`plimsoll chips h100` the sources.",
 )

@@ -57,7 +57,7 @@ def register(lever: Lever) -> None:
     if lever.name in LEVERS:
         raise ValueError(f"there is a lever {lever.name} already")
     if lever.by_itself:
-        raise ValueError(f"no code would choose {lever.name}: leave out `by_itself`, so that the search combines it")
+        raise ValueError(f"nothing would choose {lever.name}: leave out `by_itself`, so that the search combines it")
     if not lever.allows(lever.plain):
         raise ValueError(f"{lever.plain!r} is no value of {lever.name}")
     LEVERS[lever.name] = lever
