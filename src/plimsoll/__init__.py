@@ -10,8 +10,7 @@
     tune = plimsoll.finetune("Qwen/Qwen2.5-7B-Instruct", data="chats.jsonl", frozen_bits=4)
     found = plimsoll.plan(tune, chip="rtx4090")
 
-Names are loaded when they are first used: importing `plimsoll` imports nothing else, and JAX never in this process
-unless what you call needs it.
+Names are loaded when they are first used. `import plimsoll` imports nothing else, and JAX only if a function needs it.
 """
 
 import importlib

@@ -1,6 +1,6 @@
-"""Errors that users meet. Each prints as one paragraph: what was requested, the facts with units, what to do.
+"""Errors for users. Each message is one paragraph: what was requested, the facts with units, what to do.
 
-The exit code belongs to the class, so that the command line decides nothing.
+Each class has its exit code for the command line.
 """
 
 import errno
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Shown = TypeVar("Shown", bound=BaseException)
 LISTED = 8
-"""Names that a message lists at most."""
+"""Most names that a message lists."""
 
 
 class PlimsollError(Exception):
@@ -30,7 +30,7 @@ class PlimsollError(Exception):
     exit_code = 2
 
     def _render_traceback_(self) -> list[str]:
-        """Returns what IPython and notebooks print: the paragraph, without a traceback of our insides."""
+        """Returns the lines that IPython and notebooks print: the message without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
     def reply(self) -> dict[str, Any]:
@@ -44,12 +44,12 @@ class PlimsollError(Exception):
 
 
 def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Raises the error that another process has replied with; does nothing if the reply is not an error.
+    """Raises the error in another process's reply; does nothing if the reply is not an error.
 
-    Its class is the same if a message is all that the class takes, else PlimsollError.
+    The error has its original class if that takes only a message, else PlimsollError.
 
     Args:
-        reply: Dict from the other process, which may come from `PlimsollError.reply`.
+        reply: Reply of the other process: a dict, from `PlimsollError.reply` if it is an error.
         prefix: Text to put before the error's message.
     """
     if "refused" in reply:
@@ -60,45 +60,45 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
 
 
 def ended_by_disk(problem: OSError) -> str:
-    """Returns what is printed where an error that is mostly a disk's has ended training: checkpoints are whole."""
+    """Returns the message about an OSError, mostly of a disk, that has ended training."""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"training stopped: the disk is full ({problem}). Make room, and run the same command again to continue"
     return f"training stopped: {problem}. Run the same command again to continue"
 
 
 def ended_by_memory(problem: BaseException) -> str:
-    """Returns what is printed where the process that trains gets no more memory: checkpoints are whole."""
+    """Returns the message about training that ended because its process got no more memory."""
     return (
         f"training stopped: this process gets no more memory ({problem or 'MemoryError'}). What was saved is"
-        " whole: run the same command again where more memory is free, or with --replan and a smaller --memory"
+        " whole: run the same command again once more memory is free, or with --replan and a smaller --memory"
     )
 
 
 def ended_by_kill() -> str:
-    """Returns what is printed where the process that trained was killed: it could not say anything itself."""
+    """Returns the message of the parent process if its training process was killed."""
     return (
-        "the process that trained was killed (SIGKILL): by the system for want of memory (`dmesg` says so), by a"
+        "the process that trained was killed (SIGKILL): by the system for lack of memory (`dmesg` says so), by a"
         " scheduler at its limit, or by hand. What was saved is whole: run the same command again, with --replan"
-        " and a smaller --memory where other programs need more"
+        " and a smaller --memory if other programs need more"
     )
 
 
 def as_paragraph(problem: Shown) -> Shown:
-    """Returns an exception of Python's own class, of which IPython then prints the message alone."""
+    """Returns one of Python's own exceptions, changed so that IPython prints only its message."""
     problem._render_traceback_ = lambda: [f"{type(problem).__name__}: {problem}"]  # type: ignore[attr-defined]
     return problem
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float = 0.6) -> str:
-    """Returns `: did you mean steps?`; empty where no known name is like it.
+    """Returns text like `: did you mean steps?`; empty if no known name is similar.
 
     Args:
-        name: The name that is not known.
-        known: Names that are.
-        most: Names to suggest, at most.
-        like: Similarity of a name that is suggested, from 0 to 1 (`difflib`).
+        name: The unknown name.
+        known: All known names.
+        most: Most names to suggest.
+        like: Least similarity of a suggested name, from 0 to 1 (`difflib`).
     """
-    import difflib  # not at the top: help answers without it
+    import difflib  # imported here, because help does not need it
 
     near = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=most, cutoff=like)
     return f": did you mean {' or '.join(near)}?" if near else ""
@@ -109,7 +109,7 @@ def names_in_words(names: Iterable[str], *, all_of_them: str = "") -> str:
 
     Args:
         names: All names.
-        all_of_them: Command or page that lists them all; it is named where some are left out.
+        all_of_them: Command or page that lists all names, for the text if some are left out.
     """
     names = [*names]
     if len(names) <= LISTED:
@@ -123,7 +123,7 @@ def as_written(what: str) -> Iterator[None]:
     """Raises PlimsollError if the block meets a value of the wrong kind in a file that this program has written.
 
     Args:
-        what: Name of the file, which the message says was altered, damaged, or is of another version.
+        what: Name of the file, for the message.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Options once: a field of a dataclass with its type, bounds, default and docstring is one row for every reader.
+"""Options as fields of dataclasses: each field has type, bounds, default and help in one place.
 
-The parser, help, completion, Python's keywords and the pages all read `options_of`. Types and bounds stand in the
-annotation, like `Annotated[int, Ge(1)]`, and are checked where the dataclass is made. Imports no JAX and no NumPy.
+The parser, help, completion, Python's keywords and the pages of docs/ read `options_of`. Types and bounds are in the
+annotation, like `Annotated[int, Ge(1)]`, and are checked when the dataclass is created. Imports no JAX and no NumPy.
 """
 
 from __future__ import annotations
@@ -36,46 +36,46 @@ class Interval:
     lt: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Returns whether a number is inside of all bounds, as NaN never is."""
+        """Returns True if a number is within all bounds. NaN never is."""
         bounds = {operator.ge: self.ge, operator.gt: self.gt, operator.le: self.le, operator.lt: self.lt}
         return all(compare(value, bound) for compare, bound in bounds.items() if bound is not None)
 
     @property
     def in_words(self) -> str:
-        """The bounds as they stand after "must be"."""
+        """The bounds in words, to follow "must be" in a message."""
         bounds = {"{:,} or more": self.ge, "above {:,}": self.gt, "at most {:,}": self.le, "below {:,}": self.lt}
         words = " and ".join(word.format(bound) for word, bound in bounds.items() if bound is not None)
-        return words.replace("below inf", "finite")  # as positive numbers without a bound are said to be
+        return words.replace("below inf", "finite")
 
 
 def Ge(bound: float) -> Interval:
-    """Returns the bound of numbers that are this or more."""
+    """Returns an interval of numbers from `bound` on."""
     return Interval(ge=bound)
 
 
 @dataclass(frozen=True)
 class Metavar:
-    """Word for a value in help, like SIZE, as part of an annotation."""
+    """Placeholder for a value in help, like SIZE, as part of an annotation."""
 
     word: str
 
 
 @dataclass(frozen=True)
 class Argument(Metavar):
-    """The same for a value that is typed without a flag, like RUN."""
+    """Placeholder for a value that is typed without a flag, like RUN."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Help of an option that several classes have, as part of an annotation."""
+    """Help of an option that several classes share, as part of an annotation."""
 
     words: str
 
 
 COUNTED = "count"
-"""Part of an annotation: a whole number that may be typed as 124M, 10k or 1.3B."""
+"""Annotation of a whole number that may be typed as 124M, 10k or 1.3B."""
 IS_PATH = "path"
-"""Part of an annotation: a text that may name a file or a folder, which is then made absolute."""
+"""Annotation of a text that may name a file or a folder. The path of an existing one is made absolute."""
 
 Count = Annotated[int, COUNTED]
 
@@ -86,34 +86,34 @@ NonNegativeCount = Annotated[Count, Ge(0)]
 PositiveFloat = Annotated[float, Interval(gt=0, lt=math.inf)]
 NonNegativeFloat = Annotated[float, Interval(ge=0, lt=math.inf)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
-"""From 0 to 1, both among them."""
+"""Number from 0 to 1, inclusive."""
 Share = Annotated[float, Interval(ge=0, lt=1)]
-"""From 0 to below 1."""
+"""Number from 0, inclusive, to 1, exclusive."""
 
 FilePath = Annotated[str, IS_PATH, Metavar("FILE")]
 FolderPath = Annotated[str, IS_PATH, Metavar("FOLDER")]
 Size = Annotated[str | float, Metavar("SIZE")]
-"""Bytes, like 768MiB."""
+"""Number of bytes, like 768MiB."""
 Seconds = Annotated[str | float, Metavar("TIME")]
-"""A time, like 90s or 3min."""
+"""Time, like 90s or 3min; a bare number is seconds."""
 Seed = Annotated[int, Interval(ge=0, le=2**63 - 1)]
 Json = Annotated[bool, Text("Print one JSON object and nothing else.")]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option, as every reader of options takes it."""
+    """One option."""
 
     name: str
-    """Name in Python; the flag has hyphens in it."""
+    """Name in Python, with underscores. The flag has hyphens."""
     kind: Any
     """Type with its annotations, like `Annotated[int | None, Ge(1)]`."""
     default: Any
-    """Value where it is left out; `dataclasses.MISSING` where it has to be given."""
+    """Default; `dataclasses.MISSING` for a required option."""
     group: str
-    """Heading of help under which it stands."""
+    """Heading of the option in help."""
     owner: type = object
-    """Class whose source has its help; else that is in the annotations."""
+    """Class whose source has the option's help as a docstring. Otherwise the help is a `Text` in the annotations."""
 
     @property
     def text(self) -> str:
@@ -123,7 +123,7 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """Word for its value, like SIZE or {exact,mixed}; empty for a switch."""
+        """Placeholder for the value in help, like SIZE or {exact,mixed}; empty for a switch."""
         return metavar_of(self.kind)
 
     @property
@@ -132,29 +132,29 @@ class Option:
 
     @property
     def is_argument(self) -> bool:
-        """Whether its value is typed without a flag."""
+        """Whether the value is typed without a flag."""
         return any(isinstance(note, Argument) for note in notes_of(self.kind))
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is typed as --name or --no-name, without a value."""
+        """Whether the option is typed as --name or --no-name, without a value."""
         return alternatives_of(self.kind) == (bool,)
 
     @property
     def is_list(self) -> bool:
-        """Whether several values stand behind it."""
+        """Whether the option takes several values."""
         return any(get_origin(kind) is tuple for kind in alternatives_of(self.kind))
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """Values of which one is taken; empty where any value of its type is."""
+        """Allowed values; empty if the option is not limited to some values."""
         return choices_of(self.kind)
 
 
 class Named(ABCMeta):
-    """Class of classes with options: a misspelt one is answered with the one that was meant."""
+    """Metaclass of classes with options. A misspelt option raises an error with a similar name."""
 
-    if not TYPE_CHECKING:  # a type checker would forget what a class's own fields are
+    if not TYPE_CHECKING:  # with it, a type checker would not know the fields of the classes
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
             try:
@@ -170,13 +170,13 @@ class Named(ABCMeta):
 
 @dataclass(frozen=True, kw_only=True)
 class Options(metaclass=Named):
-    """Base of every dataclass whose fields are options: of commands, of recipes, of data sets.
+    """Base of all dataclasses whose fields are options: of commands, recipes and data sets.
 
-    A field with `metadata={"option": False}` is none.
+    A field with `metadata={"option": False}` is no option.
     """
 
     group: ClassVar[str] = "options"
-    """Heading of help under which the fields stand that this class is the first to have."""
+    """Heading in help of the fields that this class defines first."""
 
     def __post_init__(self) -> None:
         hints = hints_of(type(self))
@@ -186,27 +186,27 @@ class Options(metaclass=Named):
         self.check_options()
 
     def check_options(self) -> None:
-        """Raises RecipeError for options that contradict one another. Nothing by default."""
+        """Raises RecipeError for options that conflict. Subclasses override it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Options):
-    """Options of one part of a recipe. No option is in two parts, so that all of a recipe's have one name."""
+    """Options of one part of a recipe. Names of options are unique among all parts of a recipe."""
 
     name: ClassVar[str] = ""
-    """Name in recipe.json and on the command line, like "decoder"."""
+    """Name of the part in recipe.json and on the command line, like "decoder"."""
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Options that say the same in other words: an option's name maps to the options of this part that are reset when
-    a user gives that option, with the values they are reset to."""
+    """Conflicting options: when a user gives an option that is a key, the options of this part in its mapping are reset
+    to the values there."""
 
 
 def flag_of(name: str) -> str:
-    """Returns the command line's name of an option."""
+    """Returns the flag of an option on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def options_of(settings: Any) -> tuple[Option, ...]:
-    """Returns the options of a dataclass, or of an object of one, whose values are then the defaults."""
+    """Returns the options of a dataclass, or of an instance, whose values are then the defaults."""
     kind = settings if isinstance(settings, type) else type(settings)
     hints = hints_of(kind)
     rows = []
@@ -223,12 +223,12 @@ def fields_of(kind: type) -> list[dataclasses.Field[Any]]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """Returns the default of a field; MISSING where it has none."""
+    """Returns the default of a field; MISSING if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns the heading of an option: that of the first class that has it, or of `kind` where that has none."""
+    """Returns the heading of an option: the group of the class that defines it first, if set, else that of `kind`."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
     if group != Options.group:
@@ -257,7 +257,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: the docstrings below the fields, its own before those it inherits."""
+    """Returns the help of a dataclass's options: the docstrings below the fields. Subclasses override their bases."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
@@ -268,10 +268,10 @@ def texts_of(kind: type) -> dict[str, str]:
 
 @cache
 def texts_of_file(path: str) -> dict[str, dict[str, str]]:
-    """Returns the docstrings of fields in a file, by class and field; none if it is a notebook's cell."""
+    """Returns the docstrings of fields in a file, by class and field; none if there is no file, as in a notebook."""
     try:
         tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError):  # it may have changed since it was imported
+    except (OSError, SyntaxError):  # the file may have changed since it was imported
         return {}
     return {node.name: dict(_texts_in_class(node)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
@@ -287,7 +287,7 @@ def _texts_in_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def notes_of(hint: Any) -> tuple[Any, ...]:
-    """Returns everything that annotates a type, inside of a union, too."""
+    """Returns the annotations of a type, including those inside a union."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         return (*notes_of(kind), *notes)
@@ -297,7 +297,7 @@ def notes_of(hint: Any) -> tuple[Any, ...]:
 
 
 def alternatives_of(hint: Any) -> tuple[Any, ...]:
-    """Returns the types of which a value has one, without their annotations; NoneType among them if None is one."""
+    """Returns the types in a union, without annotations, or a tuple of the type itself. NoneType stands for None."""
     if get_origin(hint) is Annotated:
         return alternatives_of(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -312,7 +312,7 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
 
 
 def metavar_of(hint: Any) -> str:
-    """Returns the word for a value in help; empty for a switch."""
+    """Returns the placeholder for a value in help; empty for a switch."""
     for note in notes_of(hint):
         if isinstance(note, Metavar):
             return note.word
@@ -327,17 +327,18 @@ def metavar_of(hint: Any) -> str:
 
 
 def checked(value: Any, hint: Any, *, flag: str) -> Any:
-    """Returns the value of an option: numbers in Python's own types, names of files that are here as absolute paths.
+    """Returns the checked value of an option.
 
-    JSON has none of NumPy's numbers, and a run is continued from elsewhere, too.
+    Numbers become Python's own, since JSON has no NumPy numbers. Paths of existing files become absolute, since a run
+    may be continued from another folder.
 
     Args:
-        value: What was given; a count may be a text like "5M". None is inside of all bounds.
+        value: The given value. A count may be a text like "5M". None is within all bounds.
         hint: Type of the option, with its annotations.
-        flag: Name of the option, for refusals.
+        flag: Name of the option, for messages.
 
     Raises:
-        RecipeError: The value is of another type, or outside of the bounds.
+        RecipeError: The value has another type, or is out of bounds.
     """
     if isinstance(value, str) and COUNTED in notes_of(hint):
         value = _count_of(value, flag=flag)
@@ -356,9 +357,9 @@ def checked(value: Any, hint: Any, *, flag: str) -> Any:
 
 
 def _as(value: Any, kind: Any) -> Any:
-    """Returns a value as one of a type, in Python's own class; MISSING if it is none.
+    """Returns a value converted to a type; MISSING if it does not have the type.
 
-    Of a type that no option can have it is left as it is.
+    A value is returned unchanged for types that options cannot have.
     """
     if get_origin(kind) is tuple:
         return _as_tuple(value, get_args(kind)[0])
@@ -387,7 +388,7 @@ def _as_number(value: Any, kind: Any) -> Any:
 
 
 def _in_words(hint: Any) -> str:
-    """Returns the values of a type as they stand after "must be"."""
+    """Returns a type in words, to follow "must be" in a message."""
     if choices := choices_of(hint):
         return f"one of {', '.join(map(str, choices))}"
     words = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
@@ -395,11 +396,11 @@ def _in_words(hint: Any) -> str:
 
 
 def _absolute(name: str) -> str:
-    """Returns the absolute path of a file or a folder that is here; another name as it is."""
+    """Returns the absolute path of an existing file or folder, and any other name unchanged."""
     try:
         path = Path(name).expanduser()
         return str(path.absolute()) if path.exists() else name
-    except (RuntimeError, OSError):  # no such user, or longer than a name may be: who opens it refuses it
+    except (RuntimeError, OSError):  # an unknown user or a too long name: opening the file raises the error
         return name
 
 
@@ -407,10 +408,10 @@ def _absolute(name: str) -> str:
 
 
 def value_of(option: Option, word: str) -> Any:
-    """Returns the value that a word means for an option: 5M of a count, None, True, a choice, a number.
+    """Returns the value of an option from a typed word: a count like 5M, None, True, a choice, or a number.
 
     Raises:
-        RecipeError: The word is no such value.
+        RecipeError: The option cannot have this value.
     """
     kinds = alternatives_of(option.kind)
     if NoneType in kinds and word == "None":
@@ -425,7 +426,7 @@ def value_of(option: Option, word: str) -> Any:
 
 
 def _read_as(word: str, kind: Any) -> Any:
-    """Returns a word as a value of a type; MISSING if it is none."""
+    """Returns a typed word as a value of a type; MISSING if it is no such value."""
     if kind is bool:
         return {"true": True, "false": False}.get(word.lower(), MISSING)
     if kind in (int, float):
@@ -438,7 +439,7 @@ def _read_as(word: str, kind: Any) -> Any:
 
 def _count_of(word: str, *, flag: str) -> int:
     if word.lstrip("-").isdecimal():
-        return int(word)  # a negative one is refused by its bounds
+        return int(word)  # the bounds refuse a negative number
     try:
         return parse_count(word)
     except RecipeError as problem:

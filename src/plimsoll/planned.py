@@ -13,7 +13,7 @@ from plimsoll.types import STORED, Compute, Levers, Numerics, Offload, Precision
 from plimsoll.units import format_bytes
 
 Verdict = Literal["fits", "does not fit", "uncertain"]
-"""Answer to whether a plan fits its budget. Only a plan that was not compiled is uncertain."""
+"""Whether a plan fits its budget. Only a plan that was not compiled can be "uncertain"."""
 Source = Literal["compiled", "estimated"]
 OTHER = "other"
 """Name of the component for measured bytes beyond all predicted components."""
@@ -291,7 +291,7 @@ class Planned:
     recipe: str
     parameters: int
     step_seconds: float | None
-    """Seconds of one optimizer step; None where the chip's rate is unknown."""
+    """Seconds of one optimizer step; None if the chip's rate is unknown."""
     step_seconds_source: Literal["measured", "kernels", "roofline"]
     """Source of `step_seconds`: a clock, the sum of the compiled step's kernels, or the chip's rates alone."""
     step_seconds_range: tuple[float, float] | None = None
@@ -546,7 +546,7 @@ class RunLedger:
             if earlier.measured.peak_bytes > session.peak_bytes:
                 components = {name: component.measured for name, component in earlier.components.items()}
 
-        # Add the bytes of no component as one of their own, so that all components add up to the peak.
+        # Count bytes beyond all components as the component OTHER, so that components add up to the peak.
         peak = max(*peaks, *phases.values())
         measured = {name: size for name, size in components.items() if name != OTHER}
         rest = peak - sum(size or 0 for size in measured.values())

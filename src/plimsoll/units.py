@@ -1,6 +1,6 @@
-"""Bytes, counts and times: parsed from what people type, and formatted for people to read.
+"""Parses bytes, counts and times from text, and formats them for people.
 
-Inside the package sizes are `int` bytes; only printed text says "3.1 GiB".
+Inside the package sizes are `int` bytes; only printed text has units, like "3.1 GiB".
 """
 
 import math
@@ -10,7 +10,7 @@ from string import ascii_letters
 from plimsoll.errors import RecipeError
 
 LIKELY_MIB = 128
-"""Sizes without a unit, from this on, are more likely MiB than GiB: most cards have fewer GiB."""
+"""A size without a unit is assumed to be MiB from this number on, and GiB below: most cards have fewer GiB."""
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -33,13 +33,15 @@ def _parse(text: str, factors: dict, *, what: str, example: str) -> float:
 
 
 def parse_bytes(text: str | float) -> int:
-    """Parses a size: `2GiB` and `2G` are 2 x 2^30, `2GB` is 2 x 10^9, a bare number is bytes. Raises RecipeError
-    otherwise."""
+    """Parses a size: `2GiB` and `2G` are 2 x 2^30, `2GB` is 2 x 10^9, and a bare number is bytes.
+
+    Raises RecipeError for other texts.
+    """
     return int(_parse(str(text), _SIZES, what="the size", example="768MiB or 2GB"))
 
 
 def parse_budget(text: str | float, *, option: str = "--memory") -> int:
-    """Parses a memory budget, as `parse_bytes`. Raises RecipeError for less than 1 MiB: the unit is another."""
+    """Parses a memory budget by `parse_bytes`. Raises RecipeError below 1 MiB, where the unit must be wrong."""
     try:
         size = parse_bytes(text)
     except RecipeError as problem:
@@ -56,11 +58,11 @@ def parse_budget(text: str | float, *, option: str = "--memory") -> int:
 
 
 def too_small(text: str | float, what: str) -> str:
-    """Returns why a size below 1 MiB is refused, with the size that may have been meant: `400 is 400 B, ...: 400MiB?`.
+    """Returns the message about a size below 1 MiB, with a likely correction: `400 is 400 B, ...: 400MiB?`.
 
     Args:
-        text: The size as it was typed.
-        what: What is never that small, like "no process".
+        text: The typed size.
+        what: Subject of the clause "is that small", like "no process".
     """
     typed = str(text).strip()
     number = float(typed.rstrip(ascii_letters).rstrip())
@@ -69,12 +71,12 @@ def too_small(text: str | float, what: str) -> str:
 
 
 def with_unit(number: float) -> str:
-    """Returns a number with the unit that a size without one most likely has: `8GiB`, `400MiB`."""
+    """Returns a number with its likely unit: `8GiB`, `400MiB`."""
     return f"{number:g}{'GiB' if number < LIKELY_MIB else 'MiB'}"
 
 
 def as_read(text: str | float) -> str | None:
-    """Returns what a size is read as, where its unit is one that not everyone reads so: `2G`, `2GB`; else None."""
+    """Returns a sentence with the value of a size whose unit is ambiguous, like `2G` or `2GB`; else None."""
     typed = str(text).strip()
     unit = re.search(r"[A-Za-z]+$", typed)
     if unit is None or unit[0].upper() in {"KIB", "MIB", "GIB", "TIB"}:
@@ -85,7 +87,7 @@ def as_read(text: str | float) -> str | None:
 def parse_count(text: str | int) -> int:
     """Parses a count: `124M` is 124,000,000. k, M and B are decimal, in either case. Raises RecipeError otherwise."""
     count = _parse(str(text), _COUNTS, what="the count", example="1.3M")
-    if abs(count - round(count)) > 1e-6 * count:  # 1.3M has a rest in floating point
+    if abs(count - round(count)) > 1e-6 * count:  # tolerates floating-point errors, as of 1.3M
         raise RecipeError(f"{count:g} is no whole number: write one, like 1500 or 1.3M")
     return round(count)
 
@@ -105,7 +107,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_budget(size: int) -> str:
-    """Formats a size as `--memory` takes it, rounded up to whole MiB, from 64 GiB on to whole GiB."""
+    """Formats a size for `--memory`, rounded up to whole MiB, or to whole GiB from 64 GiB on."""
     if size < 64 * GIB:
         return f"{-(-size // MIB)}MiB"
     return f"{-(-size // GIB)}GiB"

@@ -1,1 +1,1 @@
-"""The command line: it parses, calls `api`, prints, and decides nothing."""
+"""The command line: parses words, calls `api`, and prints answers."""

@@ -18,7 +18,7 @@ from plimsoll.planner.chips import Chip
 @dataclass(frozen=True, kw_only=True)
 class ChipsOptions(Options):
     name: Annotated[str, Argument("[NAME]")] = ""
-    """One chip, with its sources, or a family of TPU slices, with its sizes."""
+    """Name of a chip, to show its sources, or of a family of TPU slices, to show its sizes."""
     install: Literal["tpu", "cuda"] | None = None
     """Install the compiler for TPUs (0.7 GB) or NVIDIA GPUs (4.1 GB) into an environment of its own, then list the
     chips. By default nothing is installed."""
@@ -51,22 +51,22 @@ def chips(arguments: list[str]) -> int:
 
 
 def _family(chip: Chip) -> str:
-    """Returns the name of a chip, of a TPU without the size of its slice."""
+    """Returns the name of a chip; for a TPU, without the size of the slice."""
     return chip.name.rpartition("-")[0] if chip.platform == "tpu" else chip.name
 
 
 NOTES = (
-    "Of one device: memory, dense TFLOP/s, and GB/s of its memory and links, from data sheets. float32 is",
-    "at the highest precision. Two cards were measured: what steps reach of an H100's rates, and what an",
-    "H200 multiplies and copies. The cpu is this machine: its rates are measured when it is planned for.",
-    "`h100x8` are eight in one machine, `plimsoll chips tpu-v4` lists the sizes of a family, `plimsoll",
-    "chips h100` the sources.",
+    "Figures of one device: memory, dense TFLOP/s, and GB/s of memory and links, from data sheets.",
+    "float32 is at the highest precision. Two cards were measured: the share of an H100's rates that",
+    "steps reach, and an H200's rates. The cpu is this machine: planning measures its rates.",
+    "`h100x8` is eight H100 in one machine. `plimsoll chips tpu-v4` lists the sizes of a family,",
+    "`plimsoll chips h100` the sources.",
 )
 """Lines below the table."""
 
 
 def _listed(groups: Sequence[Sequence[Chip]], compilers: Mapping[str, str | None]) -> str:
-    """Returns a line per group, whose chips differ in their devices and hosts alone, and one per compiler."""
+    """Returns a table with a line per group of chips, and a line per compiler. A group's chips differ only in size."""
     from plimsoll.planner.chip_file import PRECISIONS
     from plimsoll.report.layout import columns, known, labelled
     from plimsoll.units import format_bytes
@@ -100,7 +100,7 @@ def _giga(rate: float) -> str:
 
 
 def _described(chip: Chip) -> str:
-    """Returns a chip's figures, each with its source."""
+    """Returns text with a chip's figures, each with its source."""
     from plimsoll.report.layout import figure, labelled
 
     lines = [f"{chip.name} ({chip.platform}), devices: {chip.devices:,}, hosts: {chip.hosts:,}"]

@@ -1,7 +1,7 @@
 """Tab completion: `complete -o default -C "plimsoll complete" plimsoll`, in bash, and in zsh by bashcompinit.
 
-The shell starts `plimsoll complete` with the line that is typed in COMP_LINE, and the cursor in COMP_POINT. Candidates
-come from the rows of options that help shows. Where there are none, the shell completes names of files.
+The shell starts `plimsoll complete` with the typed line in COMP_LINE, and the position of the cursor in COMP_POINT.
+Candidates come from the options that help shows. If there are none, the shell completes names of files.
 """
 
 from __future__ import annotations
@@ -20,32 +20,36 @@ from plimsoll.recipes.flat import rows
 from plimsoll.recipes.registered import preparations, presets
 
 CHIPS, RUNS = {"CHIP", "CHIPS", "[NAME]"}, {"RUN", "[RUN]", "FOLDER"}
-"""Words for values that are chips, and that are runs."""
+"""Placeholders in help (`Option.metavar`) for values that are chips, and for values that are runs."""
 
 
 def complete() -> int:
-    """Prints the candidates for the word at the cursor, one a line."""
+    """Prints the candidates for the word at the cursor, one per line."""
     cursor = int(os.environ.get("COMP_POINT", "0"))
     print("\n".join(candidates(os.environ.get("COMP_LINE", "")[:cursor])))
     return 0
 
 
 def candidates(typed: str) -> list[str]:
-    """Returns what the last word of a line may become, whose cursor is at its end."""
+    """Returns the completions of the last word of a line.
+
+    Args:
+        typed: Line up to the cursor.
+    """
     *before, current = typed.replace("=", " ").split(" ")
     before = [word for word in before if word]
     return sorted({word for word in _words_after(before[1:], current) if word.startswith(current)})
 
 
 def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
-    """Returns the words that may follow those before the cursor."""
+    """Returns possible words at the cursor, after the words `before`."""
     if not before:
         return COMMANDS
     command, *words = before
     if command not in COMMANDS:
         return ()
 
-    # An option; or first the recipe or data set that the command takes.
+    # Complete an option, or the recipe or data set that comes first.
     options = _options(command, words)
     if current.startswith("-"):
         return [form for option in options for form in forms_of(option)]
@@ -54,7 +58,7 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     if not words and command == "prepare":
         return preparations()
 
-    # The value of the option before the cursor, else of an argument.
+    # Complete a value of the option before the cursor, else of an argument.
     asking = [option for option in options if words and option.flag == words[-1] and not option.is_switch]
     asking = asking or [option for option in options if option.is_argument]
     return [value for option in asking for value in _values(option)]
@@ -67,7 +71,7 @@ def _options(command: str, words: Sequence[str]) -> Sequence[Option]:
             return (*rows(recipe_named(words[0])), *options_of_command(command), *lever_rows())
         if command == "prepare":
             return page_of(words[0], preparations()[words[0]]).options
-    except (PlimsollError, LookupError):  # no such recipe, or no such data set
+    except (PlimsollError, LookupError):  # the recipe or data set does not exist
         return ()
     return options_of_command(command)
 

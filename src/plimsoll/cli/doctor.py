@@ -1,4 +1,4 @@
-"""Command `plimsoll doctor`: what a run finds on this machine, and whether that is enough to train."""
+"""Command `plimsoll doctor`: shows devices, memory and disk of this machine, and checks that it can train."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from plimsoll.report.layout import all_labelled, figure
 from plimsoll.units import GIB, MIB, format_bytes
 
 LEAST_MEMORY = 512 * MIB
-"""Memory below which no run is worth trying: the process of a small model takes 300 to 400 MiB."""
+"""Available memory below which a problem is reported: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB
+"""Free disk space below which a problem is reported."""
 INSTEAD = {
     "cache": "empty the cache with --empty-cache, or set PLIMSOLL_CACHE to another disk",
     "run": "name another --run",
 }
-"""What helps besides where the disk of a folder is full."""
+"""Advice if a folder's disk is full, besides making room, by folder."""
 LABELS = {
     "flops": "matrix products",
     "copy_bytes_per_second": "memory speed",
@@ -46,23 +47,23 @@ LABELS = {
     "run_folder": "runs",
     "run_free_bytes": "  free on its disk",
 }
-"""Rows in their order, by the names of the figures."""
+"""Labels of the output's rows, by name of the figure, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(OneOfSeveral):
     run: Annotated[str, Metavar("FOLDER")] = "runs"
-    """Folder where runs will be kept, whose free disk space is reported."""
+    """Folder for runs, whose free disk space is reported."""
     chip: Annotated[str | None, Metavar("CHIP")] = None
-    """Chip whose devices JAX is asked for, one of `plimsoll chips`. By default what training would use."""
+    """Chip to look for, one of `plimsoll chips`. By default the one that training would use."""
     empty_cache: bool = False
-    """Delete what the cache can make again, and check nothing. Runs of buckets and text that is being tokenised are
-    kept."""
+    """Delete everything in the cache that can be made again, and check nothing. Runs of buckets and text that is being
+    tokenised are kept."""
     json: Json = False
 
 
 def doctor(arguments: list[str]) -> int:
-    """Prints devices, versions, rates, memory and disk, and `ready` or what to mend. Returns the exit code."""
+    """Prints devices, versions, rates, memory and disk, and `ready` or the problems. Returns the exit code."""
     options = parse(DoctorOptions, arguments, command="doctor")
     if options.empty_cache:
         return empty_cache(options)
@@ -89,19 +90,19 @@ def doctor(arguments: list[str]) -> int:
 
 
 def examine(options: DoctorOptions) -> dict[str, Any]:
-    """Returns what JAX finds, or `failed` with the reason."""
+    """Returns the devices and rates that JAX finds, or `failed` with the reason."""
     from plimsoll.api import cluster
     from plimsoll.api.planning.place import chip_here, chip_named
     from plimsoll.processes import environment
     from plimsoll.processes.request import ask
 
-    # A wrong name is refused.
+    # Wrong options raise an error.
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     backend = "cpu"
     if options.chip is not None:
         backend = chip_named(options.chip).platform
 
-    # What cannot be used is something to mend. JAX has a process of its own.
+    # An accelerator that fails is a problem to report. JAX runs in its own process.
     try:
         if options.chip is None and member is None:
             backend = chip_here(say, batch=0).platform
@@ -110,13 +111,13 @@ def examine(options: DoctorOptions) -> dict[str, Any]:
         examined = ask("doctor", question, under=under)
     except (PlimsollError, RuntimeError) as problem:
         return {"failed": str(problem)}
-    if backend != "cpu" and examined["backend"] == "cpu":  # JAX falls back to it without a word
+    if backend != "cpu" and examined["backend"] == "cpu":  # JAX falls back to the CPU without an error
         return {"failed": f"it finds only a CPU where {options.chip or 'an accelerator'} was asked for"}
     return examined
 
 
 def disk(run: Path) -> dict[str, Any]:
-    """Returns the free bytes of the cache folder's disk and of that for runs, and the bytes of the cache by part."""
+    """Returns the free bytes of the disks for the cache and for runs, and the bytes of the cache by part."""
     folder = cache.cache_folder()
     run = run.expanduser().absolute()
     parent = next(place for place in (run, *run.parents) if place.exists())
@@ -131,7 +132,7 @@ def disk(run: Path) -> dict[str, Any]:
 
 
 def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
-    """Returns the bytes of each part of the cache."""
+    """Returns the bytes of cache entries, by part of the cache."""
     sums = dict.fromkeys(cache.PARTS, 0)
     for entry in entries:
         sums[entry.part] += entry.size_bytes
@@ -139,7 +140,7 @@ def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
 
 
 def empty_cache(options: DoctorOptions) -> int:
-    """Empties the cache, and prints what was removed. Returns the exit code."""
+    """Empties the cache, and prints the removed and remaining bytes. Returns the exit code."""
     folder = cache.cache_folder()
     removed, kept = map(sizes, cache.empty(folder))
     result = {"cache_folder": str(folder), "removed_bytes": removed, "kept_bytes": kept}
@@ -150,7 +151,7 @@ def empty_cache(options: DoctorOptions) -> int:
 
 
 def to_mend(result: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each thing that keeps a run from starting, with what to do about it."""
+    """Returns a sentence for each problem that keeps a run from starting, with advice."""
     problems = []
     missing = [name for name in PACKAGES if result["versions"][name] is None]
     if missing:
@@ -187,7 +188,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def data_sheet_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the rates of the data sheet of a card that is listed."""
+    """Returns a row with a card's rates from its data sheet; no rows for an unknown chip."""
     from plimsoll.planner.chips import chip_called
 
     chip = None if "failed" in jax else chip_called(jax["devices"][0]["kind"])

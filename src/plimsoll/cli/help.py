@@ -1,4 +1,4 @@
-"""Help from rows of options: `-h` fits a screen, `--help` has everything, `--help GROUP` one group."""
+"""Help pages: `-h` fits a screen, `--help` lists all options, `--help GROUP` the options of one group."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from plimsoll.recipes.flat import rows
 from plimsoll.recipes.registered import record_of
 
 COLUMNS = 80
-"""Width of a help text."""
+"""Width of a help text in characters."""
 INDENT = 26
-"""Column in which texts begin."""
+"""Column in which the texts of options begin."""
 ON_A_SCREEN = 10
-"""Options that `-h` of a command with a recipe shows."""
+"""Number of options that `-h` shows for a command with a recipe."""
 ALIASES: dict[str, list[str]] = {
     "--use-mixed-precision": ["--numerics", "mixed"],
     "--no-mixed-precision": ["--numerics", "exact"],
@@ -29,72 +29,72 @@ ALIASES: dict[str, list[str]] = {
     "--preset": ["--config"],
     "--resume": [],  # the same command continues by itself
 }
-"""Names of the published guides, and what they mean here."""
+"""Our options for the options of the published guides."""
 OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
-"""Options that follow those of the recipe and of the command, where these are fewer than fit."""
+"""Options that `-h` shows after those of the recipe and of the command, if there is room."""
 OFTEN_OF = {
     "plan": ("memory", "chip", "largest"),
     "train": ("memory", "run", "chip"),
     "ladder": ("memory", "rungs", "chip"),
     "config": (),
 }
-"""Options of a command that follow those of the recipe."""
+"""Options of each command that `-h` shows after those of the recipe."""
 TITLES = {
     "often used": "",
     "options": "",
     "recipe": "fields of this recipe",
-    "model": "what is trained",
-    "data": "what it learns from, and what it is evaluated on",
+    "model": "the model to train",
+    "data": "data for training and evaluation",
     "optimizer": "how weights are updated",
-    "length": "how many steps, of how many examples",
-    "plan": "what is planned for, and what is printed",
-    "ladder": "what is compared",
-    "run": "where a run is kept, and what is written about it",
+    "length": "number of steps, and examples of a step",
+    "plan": "target of planning, and output",
+    "ladder": "rungs to compare",
+    "run": "folder of the run, its length and its output",
     "processes": "several processes, and schedulers that start them",
     "pretrained": "a published model instead of a run",
     "levers": "memory for time or precision. The planner chooses those you leave out",
 }
-"""Groups in the order in which they are shown, and a few words about each."""
+"""Groups of options in order, with a description."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything that the help of a command is made of."""
+    """Content of a command's help."""
 
     program: str
-    """What is typed before the options, like `plimsoll train stories`."""
+    """Words before the options, like `plimsoll train stories`."""
     options: Sequence[Option]
     example: str
-    """A whole command that can be typed."""
+    """Example as a complete command line."""
     about: str = ""
-    """What is to be known before the options."""
+    """Paragraph before the options."""
     often: Sequence[str] = ()
-    """Names of the options that stand first, as many as fit."""
+    """Names of the options that come first; `-h` shows as many as fit."""
     notes: Sequence[str] = ()
     """Paragraphs at the end."""
 
     @property
     def usage(self) -> str:
-        """The line that begins every help."""
+        """First line of the help."""
         arguments = "".join(f" {option.metavar}" for option in self.options if option.is_argument)
         return f"usage: {self.program}{arguments} [options]"
 
     @property
     def groups(self) -> dict[str, list[Option]]:
-        """Options by their group, in the order of `TITLES`; groups of a class of the user's own come last."""
+        """Options by group, in the order of `TITLES`. Groups of users' own classes come last."""
         titles = dict.fromkeys([*TITLES, *(option.group for option in self.options)])
         groups = {title: [option for option in self.options if option.group == title] for title in titles}
         return {title: options for title, options in groups.items() if options}
 
     @property
     def first(self) -> list[Option]:
-        """Options that are used often, in their order."""
+        """Often used options in order, at most `ON_A_SCREEN`."""
         by_name = {option.name: option for option in self.options}
         return [by_name[name] for name in dict.fromkeys(self.often) if name in by_name][:ON_A_SCREEN]
 
 
 def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap: str | None = None) -> Page:
-    """Returns the help of a command with a recipe, some parts of which may be exchanged (`swap`)."""
+    """Returns the help of a command with a recipe. `swap` is the typed value of --swap, if any."""
     program = f"plimsoll {command} {name}" if swap is None else f"plimsoll {command} {name} --swap {swap}"
     preset = record_of(name)
     notes = [f"also accepted: {' '.join(ALIASES)} --config NAME_OR_FILE --swap data=NAME"]
@@ -117,10 +117,10 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap:
 
 
 def print_help(page: Page, words: Sequence[str]) -> None:
-    """Prints the help that the words ask for, and exits; returns if they ask for none.
+    """Prints the help and exits if the words contain -h or --help.
 
     Raises:
-        RecipeError: There is no such group.
+        RecipeError: The group after --help does not exist.
     """
     if "-h" in words:
         print(short_help(page))
@@ -140,7 +140,7 @@ def print_help(page: Page, words: Sequence[str]) -> None:
 
 
 def short_help(page: Page) -> str:
-    """Returns usage, an example, and options on a line each: those that are used most, and the groups of all."""
+    """Returns usage, example, the most used options on a line each, and the names of all groups."""
     lines = [*_wrapped(page.usage), "Example:", page.example, *_wrapped(page.about), ""]
     if not page.often:
         lines += [_one_line(option) for option in page.options]
@@ -154,7 +154,7 @@ def short_help(page: Page) -> str:
 
 
 def long_help(page: Page) -> str:
-    """Returns usage, an example, and every option, those that are used often first."""
+    """Returns usage, example, and every option, with the most used options first."""
     lines = [*_wrapped(page.usage), "", "Example:", page.example, *_wrapped(page.about)]
     often = page.first
     if often:
@@ -183,7 +183,7 @@ def _lines(option: Option) -> list[str]:
 
 
 def _one_line(option: Option) -> str:
-    """Returns an option on one line, with as much of its first sentence as fits."""
+    """Returns an option on one line, with its first sentence cut to fit."""
     usage = f"  {usage_of(option)}"
     if len(usage) + 2 > INDENT:
         usage = f"  {option.flag}"
@@ -192,7 +192,7 @@ def _one_line(option: Option) -> str:
 
 
 def usage_of(option: Option) -> str:
-    """Returns an option as it is typed, like `--steps N` or `--tied, --no-tied`, or an argument, like `RUN`."""
+    """Returns the usage of an option, like `--steps N` or `--tied, --no-tied`, or of an argument, like `RUN`."""
     if option.is_argument:
         return option.metavar
     if not option.is_switch:
@@ -201,7 +201,7 @@ def usage_of(option: Option) -> str:
 
 
 def text_of(option: Option) -> str:
-    """Returns the text and the default; without it where the text says what leaving the option out means."""
+    """Returns the text of an option with its default, if the default can be shown as a value."""
     if option.default is MISSING:
         return f"{option.text} (required)"
     shown = option.flag if option.default is True else shown_default(option.default)
@@ -209,7 +209,7 @@ def text_of(option: Option) -> str:
 
 
 def shown_default(default: Any) -> str:
-    """Returns a default as it is shown; empty where there is nothing to show."""
+    """Returns a default as text; empty for None, False and empty values."""
     if default is None or default is False or default in ("", ()):
         return ""
     if isinstance(default, int | float) and default is not True:

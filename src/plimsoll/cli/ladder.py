@@ -11,9 +11,9 @@ from plimsoll.errors import RecipeError
 
 
 def ladder(arguments: list[str]) -> int:
-    """Trains a few steps on each rung and prints the measured table. 3 if a rung failed, 2 if none could be run.
+    """Trains a few steps on each rung, and prints a table of measured values. With --chip, only compiles and predicts.
 
-    With --chip, compiles the rungs and prints the predicted one.
+    Returns the exit code: 3 if a rung failed, 2 if no rung could be trained.
     """
     typed = parse_with_recipe(LadderOptions, arguments, command="ladder")
     options = typed.options
@@ -22,7 +22,7 @@ def ladder(arguments: list[str]) -> int:
     from plimsoll.api.ladder import climb, predict
     from plimsoll.report.ladder import ladder_table, predicted_table
 
-    # Both kinds of ladder take the same rungs.
+    # Both kinds of ladders share these arguments.
     shared: dict[str, Any] = {
         "name": typed.name,
         "memory": options.memory,
@@ -39,7 +39,7 @@ def ladder(arguments: list[str]) -> int:
         text = predicted_table(result)
     print_answer(options, result.to_dict(), lambda _: text)
 
-    # A rung that is trained may be predicted to need too much, and is not run then.
+    # A rung that is predicted to exceed the budget is not trained.
     outcomes = {row.outcome for row in result.rungs}
     if "failed" in outcomes:
         return 3
@@ -47,4 +47,4 @@ def ladder(arguments: list[str]) -> int:
 
 
 def _stop(_number: int, _frame: Any) -> NoReturn:
-    raise SystemExit(143)  # as at Ctrl-C: on the way out, every process and folder of the ladder goes too
+    raise SystemExit(143)  # an exception, as for Ctrl-C, so that all processes and folders of the ladder are removed

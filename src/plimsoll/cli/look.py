@@ -1,4 +1,4 @@
-"""`plimsoll fingerprint`, `runs`, `recipes`, `config` and `inspect`: look at what is there, change nothing."""
+"""`plimsoll fingerprint`, `runs`, `recipes`, `config` and `inspect`: commands that only show runs, recipes and data."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ BELOW_RECIPES = (
 
 
 FingerprintOptions = OfRun
-"""Found by its name, as those of the other commands are (`parse.options_of_command`)."""
+"""Options of `fingerprint`. `parse.options_of_command` finds a command's options by this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsOptions(Printed):
     folder: Annotated[str, Argument("[FOLDER]")] = "runs"
-    """Runs in it and below are listed."""
+    """Folder whose runs are listed, subfolders included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(Printed):
-    """Nothing but how they are printed."""
+    """Options of `recipes`: only those of printing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions(Options):
-    """Nothing but the recipe's own."""
+    """Options of `config`: none besides the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(Printed):
     path: Annotated[str, Argument("PATH")]
-    """A file, a folder, or a Hugging Face id."""
+    """File, folder, or Hugging Face id of the data set."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     dataset_config: str | None = None
@@ -53,7 +53,7 @@ class InspectOptions(Printed):
 
 
 def fingerprint(arguments: list[str]) -> int:
-    """Prints one SHA-256 over everything that was learned, and the step it is of."""
+    """Prints one SHA-256 of everything that was learned, and the step of the checkpoint."""
     options = parse(FingerprintOptions, arguments, command="fingerprint")
     answer = use.fingerprint(options.run)
     for note in answer["notes"]:
@@ -62,7 +62,7 @@ def fingerprint(arguments: list[str]) -> int:
 
 
 def recipes(arguments: list[str]) -> int:
-    """Prints the names that `plan` and `train` take."""
+    """Prints the names and purposes of all recipes."""
     options = parse(RecipesOptions, arguments, command="recipes")
     from plimsoll.recipes.registered import installed, presets
 
@@ -88,7 +88,7 @@ def config(arguments: list[str]) -> int:
 
 
 def runs(arguments: list[str]) -> int:
-    """Prints a line per run."""
+    """Prints a table with a line per run."""
     options = parse(RunsOptions, arguments, command="runs")
     from plimsoll.report.tables import runs_table
 
@@ -101,7 +101,7 @@ def runs(arguments: list[str]) -> int:
 
 
 def inspect(arguments: list[str]) -> int:
-    """Prints what is in a data set, from its first 8 MiB."""
+    """Prints a description of a data set, from the first 8 MiB of text."""
     options = parse(InspectOptions, arguments, command="inspect")
     from plimsoll.recipes.registered import families
     from plimsoll.recipes.verbs import resolved

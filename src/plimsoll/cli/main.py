@@ -1,6 +1,6 @@
-"""`plimsoll COMMAND ...`: finds the command, prints refusals as one paragraph, returns the exit code.
+"""`plimsoll COMMAND ...`: finds and runs a command, prints an error as one paragraph, and returns the exit code.
 
-Nothing is imported until a command needs it: `--help` answers at once.
+Modules are imported only when a command needs them, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from plimsoll.errors import PlimsollError, did_you_mean, names_in_words
 
 
 class Command(NamedTuple):
-    """One command, as it is listed."""
+    """A command in the list of commands."""
 
     module: str
-    """Module of `cli` that has a function of the command's name, and its options."""
+    """Module of `cli` with the command's options, and a function of the command's name."""
     purpose: str
     example: str
-    """A whole command that can be typed. Those with a recipe have their recipe's own (`Preset.example`)."""
+    """Example as a complete command line; empty for commands with a recipe, which has its own (`Preset.example`)."""
 
     @property
     def takes_recipe(self) -> bool:
@@ -29,11 +29,11 @@ class Command(NamedTuple):
 
 GROUPS = {
     "before and while training": {
-        "recipes": Command("look", "what there is to train", "plimsoll recipes --json"),
+        "recipes": Command("look", "the recipes that can be trained", "plimsoll recipes --json"),
         "config": Command("look", "a recipe as a TOML file, to edit and to train", ""),
         "plan": Command("plan", "the fastest plan that fits; allocates nothing", ""),
         "train": Command("train", "plan, then train; again = continue", ""),
-        "resume": Command("train", "a run goes on, from anywhere", "plimsoll resume runs/mine"),
+        "resume": Command("train", "continue a run, from any folder", "plimsoll resume runs/mine"),
         "ladder": Command("ladder", "each lever in turn, measured", ""),
         "runs": Command("look", "the runs here, side by side", "plimsoll runs runs/compared"),
     },
@@ -44,11 +44,11 @@ GROUPS = {
         ),
         "solve": Command(
             "verbs",
-            "a puzzle by what was trained, and the steps it took",
+            "a puzzle, solved by the model, and the steps it took",
             'plimsoll solve runs/four "21.. .3.. .4.2 ...3"',
         ),
         "rank": Command(
-            "verbs", "the items that come next, by what was trained", "plimsoll rank runs/mine --history 12,88,401"
+            "verbs", "the items that come next, by the model", "plimsoll rank runs/mine --history 12,88,401"
         ),
         "export": Command(
             "verbs", "a language model for transformers, peft", "plimsoll export runs/mine --merged exported/"
@@ -63,7 +63,7 @@ GROUPS = {
             "plimsoll prepare sudoku --size 4 --out data/sudoku-4x4",
         ),
         "inspect": Command("look", "what is in a data set, in bounded memory", "plimsoll inspect my-texts/"),
-        "chips": Command("chips", "what can be planned for, here or not", "plimsoll chips h200"),
+        "chips": Command("chips", "chips to plan for, in this machine or not", "plimsoll chips h200"),
         "doctor": Command("doctor", "devices, memory, disk, products timed: ready or not", "plimsoll doctor"),
     },
 }
@@ -78,11 +78,13 @@ CLOSING = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command, and returns the exit code: 0 done, 2 refused, 3 stopped by the run itself, 130, 143 or
-    129 interrupted and saved."""
+    """Runs a command, and returns the exit code.
+
+    0: done. 2: refused. 3: stopped by the run itself. 129, 130 or 143: interrupted and saved.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is replaced, and stops nothing
+        if isinstance(stream, io.TextIOWrapper):  # replace characters that the terminal cannot show
             stream.reconfigure(errors="replace")
     name, *rest = arguments or ["--help"]
     if name in ("-h", "--help", "help"):
@@ -93,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"plimsoll {version()}")
         return 0
-    if name == "complete":  # a shell calls it, and nobody types it
+    if name == "complete":  # called by a shell for Tab completion
         return module_of_cli("complete").complete()
     if name not in COMMANDS:
         from plimsoll.recipes.registered import presets
@@ -108,12 +110,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def module_of_cli(name: str) -> Any:
-    """Returns a module with commands, imported now."""
+    """Imports a module with commands, and returns it."""
     return importlib.import_module(f"plimsoll.cli.{name}")
 
 
 def exit_code_of(name: str, arguments: list[str]) -> int:
-    """Runs a command, and returns its exit code. A refusal is printed as one paragraph."""
+    """Runs a command, and returns its exit code. An error is printed as one paragraph."""
     try:
         command = getattr(module_of_cli(COMMANDS[name].module), name)
         return command(arguments)
@@ -123,10 +125,10 @@ def exit_code_of(name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output left
+    except BrokenPipeError:  # the program that reads our output has ended
         sys.stderr.close()
         return 0
-    except OSError as problem:  # a full disk, a folder that may not be written to
+    except OSError as problem:  # like a full disk, or a folder without permission to write
         where = f" ({problem.filename})" if problem.filename else ""
         print(
             f"error: {problem.strerror or problem}{where}: nothing was lost; make room, or name another folder"
@@ -137,7 +139,7 @@ def exit_code_of(name: str, arguments: list[str]) -> int:
 
 
 def usage() -> str:
-    """Returns what `plimsoll` alone prints."""
+    """Returns the list of commands, which `plimsoll` alone prints."""
     lines = ["plimsoll: train inside a memory budget"]
     for title, commands in GROUPS.items():
         lines += ["", title]

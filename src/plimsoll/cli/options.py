@@ -1,4 +1,4 @@
-"""The options of `plan`, `train` and `ladder` that are not the recipe's. Field docstrings are the help texts."""
+"""Options of `plan`, `train` and `ladder` besides the recipe's. Docstrings of fields are the help texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll.units import parse_seconds
 
 
 def lever_rows() -> tuple[Option, ...]:
-    """Returns an option for each lever that is registered by now, none of them given."""
+    """Returns an option without default for each registered lever."""
     return tuple(
         Option(
             name=lever.name,
@@ -34,17 +34,18 @@ class PlanOptions(Place):
     measure: bool = False
     """Run and time the best few plans on this machine. Allocates memory, in a process of its own."""
     floor: bool = False
-    """Look for the plan that needs the fewest bytes, instead of the fastest that fits."""
+    """Look for the plan that needs the fewest bytes, instead of the fastest plan that fits."""
     largest: Literal["seq-len", "batch-size", "lora-rank", "target-params"] | None = None
-    """Option whose largest value that fits is searched, confirmed by a compile. For batch-size, all examples go through
-    the model at once. --within is then 4min on a CPU, 7min for a GPU, 15min for a TPU by default."""
+    """Option to maximise: its largest value that fits is searched, and confirmed by a compile. For batch-size, all
+    examples go through the model at once. By default --within is then 4min on a CPU, 7min for a GPU, 15min for a
+    TPU."""
     frontier: bool = False
     """Also print the plans that no other plan beats in both bytes and step time."""
     compare: Annotated[str | None, Metavar("CHIPS")] = None
     """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
     price: Annotated[str | None, Metavar("PRICES")] = None
-    """Price of an hour of all devices that a chip's name stands for, for --compare, like h200=3.5,rtx4090=0.4.
-    Without it no cost is shown."""
+    """Price per hour of all devices of a chip's name, for --compare, like h200=3.5,rtx4090=0.4. By default no cost is
+    shown."""
     buffers: bool = False
     """Also print the largest temporary arrays of a step, and the lines of code that make them."""
     picture: Annotated[str | None, Metavar("FILE")] = None
@@ -53,10 +54,10 @@ class PlanOptions(Place):
     json: Json = False
 
     def check_options(self) -> None:
-        """Raises RecipeError for options that ask for different plans."""
+        """Raises RecipeError for options that conflict with --compare."""
         super().check_options()
         if self.compare is None and self.price is not None:
-            raise RecipeError("--price is for --compare, which says what the same costs on several chips: add it")
+            raise RecipeError("--price is for --compare, which compares the cost on several chips: add it")
         of_one_chip = ("chip", "mesh", "measure", "buffers", "floor", "frontier", "picture", "largest")
         given = [flag_of(name) for name in of_one_chip if getattr(self, name) not in (None, False)]
         if self.compare is not None and given:
@@ -67,13 +68,13 @@ class PlanOptions(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class OneOfSeveral(Options):
-    """Which of several processes this is."""
+    """Options for one of several processes that train a run."""
 
     group = "processes"
 
     coordinator: Annotated[str | None, Metavar("HOST:PORT")] = None
-    """HOST:PORT of the first of several processes that train one run, each started with this command. Left out for one
-    process, under Slurm and MPI, and on TPUs."""
+    """Address of the first of several processes that train one run, each started with this command. Leave it out for
+    one process, under Slurm and MPI, and on TPUs."""
     processes: int | None = None
     """Number of processes; only with --coordinator."""
     process: int | None = None
@@ -82,24 +83,24 @@ class OneOfSeveral(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Processes(OneOfSeveral):
-    """How many processes train one run, and what starts them."""
+    """Options for the processes of a run, and for the scheduler that starts them."""
 
     on: Literal["slurm", "ray"] | None = None
     """Scheduler that starts the run on its nodes, with the memory and the GPUs of the plan. slurm: writes a script into
     RUN.slurm and submits it. ray: starts the processes and follows them. By default the run starts here."""
     nodes: int | None = None
-    """Number of nodes, with --on. A node has a process for each of its GPUs, else one. By default 1, or as many as have
-    8 GPUs each."""
+    """Number of nodes, with --on. A node has a process for each of its GPUs, or one without GPUs. By default 1, or a
+    node for every 8 GPUs."""
     sbatch: Annotated[str | None, Metavar("OPTIONS")] = None
     """Further options of sbatch by their long names, with --on slurm, like "partition=gpu time=12:00:00
-    cpus-per-task=8". They have precedence over those of the plan. By default Slurm gives each process one CPU."""
+    cpus-per-task=8". They override those of the plan. By default Slurm gives each process one CPU."""
     submit: bool = True
-    """With --on slurm, submit the script. With --no-submit it is only written, to be looked at."""
+    """With --on slurm, submit the script. --no-submit only writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(options.TrainOptions, Processes):
-    """The options of training as the command line reads them: with those of schedulers, and minutes."""
+    """Options of `train`: those of the library, those of schedulers, and a time as text."""
 
     group = "run"
 
@@ -107,7 +108,7 @@ class TrainOptions(options.TrainOptions, Processes):
     """Time after which to stop early: 90s, 3min, 2h; a bare number is minutes. By default training runs to its end."""
 
     def check_options(self) -> None:
-        """Raises RecipeError for options of schedulers that do not go together."""
+        """Raises RecipeError for conflicting options of schedulers."""
         super().check_options()
         processes = (self.coordinator, self.processes, self.process)
         if self.on is None and self.nodes is not None:
@@ -121,11 +122,11 @@ class TrainOptions(options.TrainOptions, Processes):
             raise RecipeError("--sbatch and --no-submit are for --on slurm: leave them out, or name that scheduler")
 
     def of_library(self, name: str, **more: Any) -> options.TrainOptions:
-        """Returns the options of the library.
+        """Returns the options for the library (`engine.options.TrainOptions`).
 
         Args:
-            name: What the user calls the recipe.
-            more: Options of the library that are typed as others of the command line.
+            name: Name of the recipe, as the user typed it.
+            more: Options of the library that are no options of the command line, like `pins`.
         """
         seconds = None
         if self.max_minutes is not None:
@@ -147,12 +148,12 @@ class LadderOptions(Arithmetic):
     """Chip to compile the rungs for, one of `plimsoll chips`; nothing is trained and no data is read. By default rungs
     are trained here."""
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
-    """Freedom of rungs to change the arithmetic; compressed includes exact and mixed."""
+    """How far rungs may change the arithmetic; compressed includes exact and mixed."""
     rungs: Annotated[tuple[str, ...], Metavar("RUNG ...")] = ()
-    """Names of the rungs to climb; the first one is always among them. By default every rung of the recipe."""
+    """Names of the rungs to compare. The first rung is always included. By default every rung of the recipe."""
     rung_steps: int = 12
-    """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps stays the length of the
-    schedule."""
+    """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps remains the length of
+    the learning-rate schedule."""
     run: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder in which the runs are kept. By default they are deleted afterwards."""
+    """New folder for the runs. By default they are deleted afterwards."""
     json: Json = False

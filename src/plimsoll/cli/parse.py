@@ -1,7 +1,7 @@
-"""From typed words to values, by rows of options. Refusals are one paragraph.
+"""Parses the words of a command line into values of options. Errors are one paragraph.
 
-What was typed is exactly what is in the answer: no default is added. Counts may be typed as 124M, and the names that
-users of the published guides know are accepted too.
+Results have only options that were typed: no default is added. Counts may be typed as 124M, and option names of the
+published guides are accepted, too.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from plimsoll.recipes.registered import is_config_name
 T = TypeVar("T")
 
 Run = Annotated[str, Argument("RUN"), Text("Folder of the run, or its address in a bucket.")]
-"""Run that a command looks at."""
+"""Type of an argument that names a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed(Options):
-    """How an answer is printed."""
+    """Options of commands that print an answer."""
 
     json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun(Printed):
-    """The run that an answer is of."""
+    """Options of commands that print an answer about a run."""
 
     run: Run
 
 
 SAME = {"--data": "--dataset-id", "--dataset-id": "--data"}
-"""Names of the option that names data: a recipe has one of them, and the other is accepted."""
+"""Two names of the option for data. A recipe has one of them, and the other one is accepted, too."""
 
 
 @dataclass(frozen=True)
 class Typed(Generic[T]):
-    """What was typed after a command and a recipe."""
+    """Parsed words after a command that takes a recipe."""
 
     name: str
-    """Name of the recipe, of a file without its folder."""
+    """Name of the recipe. For a file, without its folder."""
     recipe: Recipe
     options: T
     """Options of the command."""
     pins: Mapping[str, Any]
-    """Levers, by name."""
+    """Typed values of levers, by name."""
     given: Mapping[str, Any]
-    """Options of the recipe, by name."""
+    """Typed options of the recipe, by name."""
 
 
 def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
@@ -67,18 +67,18 @@ def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
 
 
 def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the values that were typed, by option. Prints the help and exits where that is asked for.
+    """Returns the typed values, by option. Prints the help and exits if the words ask for help.
 
     Args:
-        page: Help of the command, with all its options.
-        arguments: What was typed after the command.
+        page: Help of the command, with all options.
+        arguments: Words after the command.
     """
     print_help(page, arguments)
     return read_words(page.options, arguments, program=page.program)
 
 
 def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: str) -> Typed[T]:
-    """Returns what was typed after a command that takes a recipe first."""
+    """Parses the words after a command that takes a recipe first."""
     words, taken = without(without_aliases(arguments), {"--config": True, "--swap": True})
     names, words = take_names(words, taken.get("--config") or None, command=command)
     name = names[-1] if is_config_name(names[-1]) else "-".join(names)
@@ -94,15 +94,15 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
 
 
 def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, recipe: Recipe) -> Typed[T]:
-    """Returns the values as options of the command, of the recipe, and levers.
+    """Sorts typed values into options of the command, options of the recipe, and levers.
 
-    What the recipe itself has set gives way to an option that says the same in other words.
+    A typed option resets options of the preset that conflict with it.
 
     Args:
         options: Class of the command's options.
-        values: Values that were typed, by option.
+        values: Typed values, by option.
         name: Name of the recipe.
-        recipe: The recipe without what was typed.
+        recipe: Recipe before the typed options.
     """
     of_command = {option.name: values[option.name] for option in options_of(options) if option.name in values}
     fields = {option.name: values[option.name] for option in rows(recipe) if option.name in values}
@@ -112,7 +112,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         if lever not in of_command and lever not in fields and value is not None
     }
 
-    # An option whose largest value is searched counts as given.
+    # The option of --largest counts as given.
     given = {**fields}
     if searched := of_command.get("largest"):
         option = searched.replace("-", "_")
@@ -124,10 +124,10 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
     changed = blank.replace(**fields)
-    # Sizes that contradict one another are refused now, not by the compile child.
+    # Computing the hints checks for conflicting sizes, before a compile child is started.
     if not changed.data.spec_in_data:
         _ = changed.hints
-    if what_gave_way:  # not on standard output, where --json stands alone
+    if what_gave_way:  # standard output is only for the answer, like JSON
         print(f"of the recipe {name}, {what_gave_way}", file=sys.stderr)
     return Typed(
         name=name,
@@ -139,10 +139,10 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
 
 
 def take_names(words: Sequence[str], config: str | None, *, command: str) -> tuple[list[str], list[str]]:
-    """Returns the names of the recipe, of which one stands first, and the words after it.
+    """Returns the names of the recipe, and the words after them.
 
-    A preset or a TOML file may also be named by --config. A recipe and --config together name a preset, like
-    `longcontext --config small_32k`, or the recipe that the options of a file are for.
+    A recipe is named by the first word, by --config, or by both. Both name a preset, like `longcontext --config
+    small_32k`, or a recipe and a file with its options.
     """
     rest = [*words]
     names = [] if config is None else [config if is_config_name(config) else config.replace("_", "-")]
@@ -176,10 +176,10 @@ def with_parts(recipe: Recipe, swap: str) -> Recipe:
 
 
 def recipe_named(*names: str) -> Recipe:
-    """Returns a recipe by its name, or from a file, whose code must not take the accelerator.
+    """Returns a recipe by its name, or from a file. Code of a file must not use the accelerator.
 
     Args:
-        names: Name of a recipe or a file, or the parts of a preset's name; or a recipe and a TOML file of its options.
+        names: Name of a recipe or a file; or parts of a preset's name; or a recipe and a TOML file with its options.
     """
     from plimsoll.recipes.registry import preset, read_config
 
@@ -193,15 +193,15 @@ def recipe_named(*names: str) -> Recipe:
 
 
 def read_words(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
-    """Returns the values that were typed, by option; an option that was left out is not in it.
+    """Returns the typed values, by option. Options that were not typed are missing.
 
     Args:
         options: All options of the command.
-        words: What was typed after `program`: `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
-        program: Like `plimsoll train stories`.
+        words: Words after `program`, like `--prompt -x`, `--batch_size=8`, `--output-dir runs/a`.
+        program: Words before the options, like `plimsoll train stories`.
 
     Raises:
-        RecipeError: A word is no option or value, or one is missing.
+        RecipeError: A word is no option or value, or a required option or a value is missing.
     """
     help_line = f"`{program} --help` lists the options"
     by_flag = flags_of(options)
@@ -214,7 +214,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
         flag, equals, text = split_word(word)
         texts = [text] if equals else []
 
-        # The option that the word names, or the argument that it is.
+        # Find the option that the word names, or the argument whose value it is.
         option = by_flag.get(flag)
         if option is None:
             if word.startswith("-") or not arguments:
@@ -226,7 +226,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
         if other != flag and flag in SAME.keys() | SAME.values():
             raise RecipeError(f"{flag} and {other} are the same option here: give one of them. {help_line}")
 
-        # Its value may begin with a hyphen, and is no option.
+        # A value may begin with a hyphen, but must not be the name of an option.
         if not texts and not option.is_switch:
             following = takewhile(lambda text: split_word(text)[0] not in by_flag, rest)
             texts = [*following] if option.is_list else [*islice(following, 1)]
@@ -241,14 +241,14 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Returns the options by what is typed, the names that other recipes have for the same among them."""
+    """Returns the options by typed form, including the other name of the option for data."""
     by_flag = {form: option for option in options for form in forms_of(option)}
     same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
     return same | by_flag
 
 
 def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
-    """Returns the value of an option that was typed with these texts after it."""
+    """Returns the value of a typed option from the texts after it."""
     if option.is_switch:
         if texts:
             raise RecipeError(f"{flag} takes no value, got {texts[0]!r}")
@@ -260,7 +260,7 @@ def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
 
 
 def without_aliases(words: Sequence[str]) -> list[str]:
-    """Returns the words with our options for those of the published guides."""
+    """Returns the words with options of the published guides replaced by ours."""
     ours: list[str] = []
     for word in words:
         flag, equals, value = split_word(word)
@@ -269,25 +269,25 @@ def without_aliases(words: Sequence[str]) -> list[str]:
 
 
 def forms_of(option: Option) -> list[str]:
-    """Returns an option as it is typed: of a switch both forms, of an argument none."""
+    """Returns the typed forms of an option: two for a switch, none for an argument."""
     if option.is_argument:
         return []
     return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
 
 
 def split_word(word: str) -> tuple[str, str, str]:
-    """Returns a word's flag, with hyphens for underscores; the equals sign, if it has one; and what follows it."""
+    """Splits a word into flag (with hyphens for underscores), equals sign and value. The last two may be empty."""
     flag, equals, value = word.partition("=")
     return flag.replace("_", "-"), equals, value
 
 
 def unknown(word: str, options: Sequence[Option], *, program: str) -> str:
-    """Returns why a word is refused that is no option, with the option that was meant, or the recipes that have it.
+    """Returns the error for an unknown word, with similar options, or the recipes that have this option.
 
     Args:
-        word: A flag, or a word beyond the arguments.
+        word: A flag, or a word after the last argument.
         options: All options of the command.
-        program: What was typed before them, like `plimsoll train stories`.
+        program: Words before the options, like `plimsoll train stories`.
     """
     if not word.startswith("-"):
         return f"nothing more is expected after the options and arguments given, got {word!r}:"
@@ -298,13 +298,13 @@ def unknown(word: str, options: Sequence[Option], *, program: str) -> str:
         from plimsoll.recipes.registry import recipes_with
 
         others = recipes_with(word[2:].replace("-", "_"))
-        if others and " ".join(recipe) not in others:  # unless its parts were exchanged
+        if others and " ".join(recipe) not in others:  # with --swap, the recipe itself may be among them
             return f"the recipe {' '.join(recipe)} has no option {word}, which is one of {names_in_words(others)}:"
     return f"there is no option {word}{did_you_mean(word, known, most=2, like=0.7) or ':'}"
 
 
 def options_of_command(command: str) -> Sequence[Option]:
-    """Returns the options that are a command's own: those of `runs` are `RunsOptions` in its module."""
+    """Returns a command's own options, like `RunsOptions` in the module of `runs`."""
     name = COMMANDS[command].module
     module = module_of_cli(name)
     if name == "verbs":
@@ -313,11 +313,11 @@ def options_of_command(command: str) -> Sequence[Option]:
 
 
 def without(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], dict[str, str]]:
-    """Returns the words of a command line without some options, and the values of these.
+    """Returns the words of a command line without some options, and the values of these options.
 
     Args:
-        words: As they were typed.
-        options: Flags to take out; whether a value follows.
+        words: Words of the command line.
+        options: Flags to remove, and for each whether a value follows.
     """
     rest, kept, taken = iter(words), [], {}
     for word in rest:
@@ -332,11 +332,11 @@ def without(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str
 
 
 def print_answer(options: Any, answer: Any, text: Callable[[Any], str]) -> int:
-    """Prints an answer by `text`, or as JSON where `options` ask for that. Returns the exit code."""
+    """Prints an answer as `text` formats it, or as JSON with --json. Returns the exit code."""
     print(json.dumps(answer) if options.json else text(answer))
     return 0
 
 
 def say(text: str) -> None:
-    """Prints what is done now, beside the output."""
+    """Prints progress to standard error."""
     print(f"  {text} ...", file=sys.stderr)

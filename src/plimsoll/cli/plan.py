@@ -52,7 +52,7 @@ def plan(arguments: list[str]) -> int:
             print(json.dumps(refusal))
         raise
 
-    # The plan, and what was asked for besides.
+    # Print the plan and the requested tables, and draw the picture.
     floor = {"floor_bytes": planned.ledger.needed_bytes} if options.floor else {}
     print_answer(options, planned.to_dict() | floor, lambda _: tables.plan_table(planned))
     wanted = {tables.buffers_table: options.buffers, tables.frontier_table: options.frontier}
@@ -67,7 +67,7 @@ def plan(arguments: list[str]) -> int:
 
 
 def _compare(question: Question, options: PlanOptions, names: str) -> int:
-    """Prints a plan for each of several chips."""
+    """Prints a table of plans for several chips. Returns the exit code."""
     from plimsoll.api.planning.compare import chips_named, compare, prices_named
     from plimsoll.report.compared import compared_table
 

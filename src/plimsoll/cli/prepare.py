@@ -1,4 +1,4 @@
-"""`plimsoll prepare`: data sets that are made, or packed for reading. What there is to make, recipes register."""
+"""`plimsoll prepare`: makes data sets, or packs them for fast reading. Recipes register the kinds of data sets."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ USAGE = """plimsoll prepare WHAT [options]
 Example: {example}
 
 `plimsoll prepare WHAT --help` lists the options of each.
-What was interrupted: the same command again."""
+To continue after an interruption, type the same command again."""
 
 
 def prepare(arguments: Sequence[str]) -> int:
-    """Makes a data set; progress goes to standard error."""
+    """Makes a data set, and prints a description. Returns the exit code."""
     known = preparations()
     what = arguments[0] if arguments else ""
     if what in ("-h", "--help"):
@@ -52,7 +52,7 @@ def prepare(arguments: Sequence[str]) -> int:
 
 
 def page_of(what: str, preparation: Preparation) -> Page:
-    """Returns the help of a data set, whose options have --json besides."""
+    """Returns the help for a kind of data set: its options, and --json."""
     return Page(
         program=f"plimsoll prepare {what}",
         options=(*options_of(resolved(preparation.options)), *options_of(Printed)),

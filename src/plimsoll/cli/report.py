@@ -1,4 +1,4 @@
-"""Command `plimsoll report`: one page of a run, or of a plan that was never run."""
+"""Command `plimsoll report`: an HTML page about a run, or about a plan that was never run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ReportOptions(Options):
     """File for the page. By default report.html in the run's folder; in this folder for a run in a bucket, or a
     plan."""
     plan: Annotated[str | None, Metavar("FILE")] = None
-    """Plan to show that was never run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default a
-    run is shown."""
+    """Plan to show instead of a run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default a run
+    is shown."""
     model: bool = True
     """Include samples that the trained model makes, in a process within the run's budget."""
     closed_loop: bool = False

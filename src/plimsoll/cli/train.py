@@ -1,6 +1,6 @@
-"""`plimsoll train` and `resume`: parse, prepare and plan here, then turn into the training process.
+"""`plimsoll train` and `resume`: parse, prepare and plan in this process, which then becomes the training process.
 
-A run in a bucket is trained by another process, in a folder here that a third one sends.
+A run in a bucket is trained by a second process in a local folder, and a third process sends the folder to the bucket.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ OFTEN_RESUMED = (
     "patience",
     "on",
 )
-"""Options of `plimsoll resume` that stand first."""
+"""Options that the help of `plimsoll resume` shows first."""
 CHANGEABLE = (
     "--steps, --epochs and --learning-rate change what is trained, on purpose; --dataset-id or --data name the data in"
     " another place, or other data, which is read with the run's tokenizer."
 )
-"""What `plimsoll resume` says of the recipe's own options."""
+"""Paragraph about the recipe's options in the help of `plimsoll resume`."""
 FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}
-"""Options that only the command which starts a job reads, and whether each has a value."""
+"""Options that are removed from the command of a scheduler's job, and whether each has a value."""
 
 
 def train(arguments: list[str]) -> int:
-    """Plans, then trains; the same command again continues. Does not return where training starts in this process."""
+    """Plans and trains a run, or continues it. Does not return if training starts in this process."""
     of_recipe = parse_with_recipe(TrainOptions, arguments, command="train")
     return start(of_recipe, ["train", *arguments])
 
@@ -60,9 +60,9 @@ class ResumeOptions(TrainOptions):
 
 
 def resume(arguments: list[str]) -> int:
-    """Continues a run with its own recipe and plan. Does not return where training starts in this process.
+    """Continues a run with its own recipe and plan. Does not return if training starts in this process.
 
-    Options of the recipe that are typed are changed on purpose.
+    Typed options of the recipe change the run on purpose.
     """
     own = (*options_of(ResumeOptions), *lever_rows())
     page = Page(
@@ -88,12 +88,12 @@ def resume(arguments: list[str]) -> int:
 
 
 def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str, ...] = ()) -> int:
-    """Has a scheduler, a cluster or this process train. Does not return where training starts in this process.
+    """Trains by a scheduler, a cluster or this process. Does not return if training starts in this process.
 
     Args:
-        of_recipe: The recipe, and options as they were typed.
+        of_recipe: The recipe, and the typed options.
         words: The command and its arguments, for other processes.
-        on_purpose: Options of the recipe that are changed in a run that goes on.
+        on_purpose: Options of the recipe that `resume` changes.
     """
     from plimsoll.api import cluster
     from plimsoll.api.messages import printing
@@ -118,7 +118,7 @@ def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str,
 def _on_scheduler(
     on: Scheduler, recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Sequence[str]
 ) -> int:
-    """Has a scheduler start the run, and returns the exit code."""
+    """Starts the run by a scheduler, and returns the exit code."""
     from plimsoll.api import jobs, on_ray, slurm
     from plimsoll.api.messages import printing
 
@@ -143,14 +143,14 @@ def _on_scheduler(
 
 
 def _train_in_bucket(recipe: Recipe, given: OptionsOfRun, say: Callable[[str], None]) -> int:
-    """Returns the exit code of training; 3 where all was trained, and the bucket does not have it."""
+    """Trains a run in a bucket, and returns the exit code; `BEHIND` if training succeeded and the bucket is behind."""
     from plimsoll.api.follow import train_beside
     from plimsoll.files.sender import BEHIND, sent
     from plimsoll.processes.supervise import end_with
 
     with sent(str(given.run), say) as sender:
         here = replace(given, run=sender.folder)
-        dies_too = partial(end_with, os.getpid())  # this process may be killed
+        dies_too = partial(end_with, os.getpid())  # ends the training process if this process is killed
         code, _ = train_beside(recipe, here, say, look=sender.require_running, preexec_fn=dies_too)
     if sender.behind is not None:
         print(f"error: {sender.behind}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Uses of what was trained: `plimsoll evaluate`, `sample`, `solve`, `rank` and `export`.
+"""Commands that use a trained model: `plimsoll evaluate`, `sample`, `solve`, `rank` and `export`.
 
-The rows are those of `api/use.py`, one function for all. `evaluate` and `sample` also take a Hugging Face model, with
-options of its own. What is answered and printed is the recipe's (`recipes/verbs.py`).
+One function serves all of them, with the options in `api/use.py`. `evaluate` and `sample` also take a Hugging Face
+model, with other options. The recipe computes the answer and formats it (`recipes/verbs.py`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from plimsoll.units import format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained(Options):
-    """A Hugging Face model that is used instead of a run."""
+    """Options for a Hugging Face model instead of a run."""
 
     group = "pretrained"
 
     pretrained: Annotated[str, Metavar("FOLDER")]
     """Folder of a Hugging Face model (config.json, .safetensors), or its id on the hub, instead of RUN."""
     frozen_bits: Literal[32, 16, 8, 4] | None = None
-    """Bits in which weights are kept: float32, bfloat16, int8, NF4. Left out: as in the files."""
+    """Bits of each weight: 32 (float32), 16 (bfloat16), 8 (int8), 4 (NF4). By default as in the files."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the matrix products."""
+    """Type in which matrix products are computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatePretrained(Pretrained):
     text: Annotated[str, Metavar("FILE")]
-    """Text to read: a file, or anything that `plimsoll inspect` reads as text."""
+    """Text to evaluate: a file, or any other source that `plimsoll inspect` reads as text."""
     seq_len: PositiveCount | None = None
-    """Tokens of a window; each is read on its own. By default what the model was made for, at most 2,048."""
+    """Tokens of a window; windows are read independently. By default the model's longest input, at most 2,048."""
     batch_size: PositiveCount = 8
     """Windows at a time."""
     max_examples: PositiveCount | None = None
@@ -54,25 +54,25 @@ class EvaluatePretrained(Pretrained):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplePretrained(Pretrained, Writing):
-    """A text by a model as it is published."""
+    """Options of `sample` for a published model."""
 
 
 PRETRAINED: dict[str, type[Pretrained]] = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
-"""Commands that take a published model instead of a run, and their options then."""
+"""Options for a published model, by the commands that take one instead of a run."""
 
 
 def answered(command: str, arguments: Sequence[str]) -> int:
-    """Prints what a run answers, or a published model. Returns the exit code."""
+    """Prints the answer of a run or of a published model. Returns the exit code."""
     page = Page(program=f"plimsoll {command}", options=rows_of(command), example=COMMANDS[command].example)
     print_help(page, arguments)
     is_pretrained = any(split_word(word)[0] == "--pretrained" for word in arguments)
     rows = rows_of_pretrained(command) if is_pretrained else rows_of_run(command)
     values = read_words(rows, arguments, program=page.program)
     printed = Printed(json=values.pop("json", False))
-    if "prompt" in values:  # a terminal that is not UTF-8 hands over half characters, which no tokenizer takes
+    if "prompt" in values:  # a terminal that is not UTF-8 gives surrogates, which tokenizers refuse
         values["prompt"] = os.fsencode(values["prompt"]).decode("utf-8", "replace")
 
-    # The answer, and how it is printed.
+    # Compute the answer and print it.
     if is_pretrained:
         verb = f"{command}_text"
         answer = ask(verb, asdict(PRETRAINED[command](**values)))
@@ -92,7 +92,7 @@ export = partial(answered, "export")
 
 
 def rows_of(command: str) -> tuple[Option, ...]:
-    """Returns every option of a command, each once."""
+    """Returns all options of a command, for a run and for a published model, without duplicates."""
     rows = rows_of_run(command)
     if command in PRETRAINED:
         rows = (*rows, *rows_of_pretrained(command))
@@ -100,12 +100,12 @@ def rows_of(command: str) -> tuple[Option, ...]:
 
 
 def rows_of_run(command: str) -> tuple[Option, ...]:
-    """Returns the options of a command that names a run."""
+    """Returns the options of a command with a run."""
     return (*options_of(OfRun), *options_of(USES[command]))
 
 
 def rows_of_pretrained(command: str) -> tuple[Option, ...]:
-    """Returns the options of a command that names a published model."""
+    """Returns the options of a command with a published model."""
     return (*options_of(PRETRAINED[command]), *options_of(Printed))
 
 
@@ -126,10 +126,10 @@ def _measured(answer: Mapping[str, Any]) -> str:
 
 
 LOADS = {
-    "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` goes on from it",
+    "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` continues from it",
     "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
 }
-"""Form of an export to what it is for."""
+"""Use of an export, in words, by form of the export."""
 
 
 def _exported(answer: Mapping[str, Any]) -> str:
@@ -150,4 +150,4 @@ TEXTS: dict[str, Callable[[Any], str]] = {
     "sample_text": _written,
     "export": _exported,
 }
-"""What is printed of an answer, where the recipe has no words of its own."""
+"""Functions from an answer to its text, for recipes without a function of their own."""

@@ -112,8 +112,8 @@ class BudgetGuard:
         message = " ".join(str(problem).split())[:200]
         return DeviceLostError(
             f"the accelerator no longer answers ({message}): `nvidia-smi` and the system's log (`dmesg | grep Xid`) say"
-            " what became of it; where its driver had no memory left, ask for a smaller --memory, with --replan. What"
-            f" was saved up to step {step:,} is whole: run the same command again to continue"
+            " why; if its driver had no memory left, give a smaller --memory, with --replan. What was saved up to step"
+            f" {step:,} is whole: run the same command again to continue"
         )
 
     def _keep(self, what: Literal["resident set", "allocator"], step: int, measured: int, message: str = "") -> None:

@@ -112,7 +112,7 @@ class Meter:
 class Epochs:
     """Sums training losses, and makes a summary at the end of each epoch and of the run.
 
-    Where evaluations are rarer than epochs, one summary covers all epochs since the previous summary.
+    If evaluations are rarer than epochs, one summary covers all epochs since the previous summary.
     """
 
     def __init__(self, prepared: Prepared, *, step: int) -> None:

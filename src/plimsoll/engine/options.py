@@ -24,8 +24,8 @@ class Arithmetic(Options):
     group = "levers"
 
     numerics: Numerics = "mixed"
-    """Freedom of a plan to change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16,
-    weights and sums in float32. compressed: also fewer bits for weights and optimizer state."""
+    """How far a plan may change the arithmetic. exact: float32 throughout. mixed: matrix products in bfloat16, weights
+    and sums in float32. compressed: also fewer bits for weights and optimizer state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class Place(Arithmetic):
     optimizer state over 2. By default all devices of the chip."""
     log_norms: Norms = "global"
     """Norms of the gradient in the metrics of each step. global: of the whole gradient. layers: also of each layer, and
-    of each part that is in none."""
+    of each part outside the layers."""
     within: Seconds | None = None
-    """Time limit for planning, like 10s; a first plan is waited for. By default 30s on a CPU, 60s for an
-    accelerator."""
+    """Time limit for planning, like 10s. Planning takes longer only to find a first plan. By default 30s on a CPU, 60s
+    for an accelerator."""
 
     @property
     def step_options(self) -> StepOptions:
@@ -85,10 +85,10 @@ class TrainOptions(Place):
     """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
     searched."""
     replan: bool = False
-    """Search for a new plan, although the run has one. Checkpoints are kept, and training continues from them. Also
-    repairs a damaged plan.json."""
+    """Search for a new plan, although the run has one. Training continues from the run's checkpoints. It also replaces
+    a damaged plan.json."""
     keep_plan: bool = False
-    """Log a warning and continue, if the run exceeds its budget. By default it saves, plans again with a larger safety
+    """If the run exceeds its budget, log a warning and continue. By default it saves, plans again with a larger safety
     margin, and resumes."""
     max_steps: PositiveInt | None = None
     """Step at which to stop early. Unlike --steps it leaves the learning rate schedule as it is. By default training
@@ -100,11 +100,11 @@ class TrainOptions(Place):
     also saved a minute after the start, and then every 5 minutes."""
     eval_every: Often | None = None
     """Steps between evaluations on held-out data, or a time like 10min; 0 evaluates only at the end. By default an
-    epoch, or several so that a run has at most 100 evaluations, or a quarter of the run; --eval-interval epochs, where
-    a recipe has that option."""
+    epoch, or several so that a run has at most 100 evaluations, or a quarter of the run; --eval-interval epochs, if the
+    recipe has that option."""
     patience: PositiveInt | None = None
-    """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10).
-    By default all steps are taken."""
+    """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10). By
+    default the run takes all steps."""
     quiet: bool = False
     """Print only warnings and the result."""
     tracker: Literal["none", "wandb", "trackio", "mlflow"] = "none"

@@ -1,15 +1,15 @@
-"""Activations in bfloat16: the residual stream and all that is kept for the backward pass take half the bytes.
+"""Activations in bfloat16: the residual stream and all activations kept for the backward pass take half the bytes.
 
-With `precision="bfloat16"` alone, products round their operands and return float32, so that everything between two
-products, and most of what the backward pass keeps, takes 4 bytes a number. With `activations="bfloat16"` products
-return bfloat16 (they sum in float32 all the same), and what lies between them is in bfloat16 in memory: this is what
-is meant by mixed precision on a GPU (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740). An operation on
-single numbers is still computed in float32, within one fused pass over memory (`in_float32`): norms with their
-statistics, rotary positions, gates, softmax and loss. Weights, their gradients and the optimizer's state are float32.
+With `precision="bfloat16"` alone, products round their operands and return float32. So activations between two
+products, and most of those kept for the backward pass, take 4 bytes a number. With `activations="bfloat16"` products
+sum in float32 but return bfloat16, and activations are bfloat16 in memory. On a GPU this is called mixed precision
+(Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740). Elementwise operations still compute in float32, within
+one fused pass over memory (`in_float32`): norms with their statistics, rotary positions, gates, softmax and loss.
+Weights, their gradients and the optimizer's state are float32.
 
-Nothing here has to be told the lever's value: a product returns the type of its first factor (`levers/precision.py`),
-and so does everything else. A model only has to begin with `stream`. Leave it off where the chip computes in float32
-anyway, and time it on a CPU: there, each conversion is an instruction.
+These functions need no lever: each returns the type of its first argument, as products do (`levers/precision.py`). A
+model only has to begin with `stream`. Leave it off if the chip computes in float32 anyway, and time it on a CPU, where
+each conversion is an instruction.
 """
 
 from collections.abc import Callable
@@ -23,19 +23,19 @@ from plimsoll.types import Compute
 
 
 def stream(x: Array, compute: Compute) -> Array:
-    """Returns what enters the first block, in the type of the residual stream."""
+    """Returns the input of the first block in the type of the residual stream."""
     return x.astype(compute.activations)
 
 
 def in_float32(function: Callable[..., Array], x: Array, *others: Any) -> Array:
-    """Returns `function` of arrays widened to float32, rounded to the type of the first.
+    """Returns `function` of the arguments, computed in float32 and rounded to the type of `x`.
 
-    Where that is bfloat16, the backward pass keeps the arguments as they are, and nothing in float32.
+    If `x` is bfloat16, only the arguments are kept for the backward pass, in their own types.
 
     Args:
-        function: Of arrays of float32 to one array: operations that the compiler can fuse into one pass.
-        x: First argument; its type is the result's.
-        others: Further arguments; those in bfloat16 are widened, too.
+        function: Function from arrays to one array, of operations that the compiler can fuse into one pass.
+        x: First argument. The result has its type.
+        others: Further arguments; bfloat16 arrays are widened, too.
     """
 
     def rounded(*arguments: Array) -> Array:
@@ -60,10 +60,10 @@ def _swiglu_forward(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]
 
 
 def _swiglu_backward(kept: tuple[Array, Array], towards: Array) -> tuple[Array, Array]:
-    """Returns the gradients, with the sigmoid computed again, so that nothing is kept of it in float32.
+    """Returns the gradients of gate and up, and computes the sigmoid again instead of keeping it in float32.
 
-    The compiler for CPUs has to be kept from two things, and drops barriers: from finding the sigmoid of the forward
-    pass to be the same number, by a tanh, and from computing it long before it is needed, by `0 * towards`.
+    XLA for CPU drops barriers. So the tanh keeps it from reusing the sigmoid of the forward pass, and `0 * towards`
+    from computing the sigmoid long before its use.
     """
     gate, up, towards = (x.astype(jnp.float32) for x in (*kept, towards))
     sigmoid = 0.5 + 0.5 * jnp.tanh(0.5 * gate + 0 * towards)

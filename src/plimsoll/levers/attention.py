@@ -1,25 +1,27 @@
-"""Attention, causal or not, whose scores are never whole.
+"""Attention, causal or not, that avoids storing all scores.
 
-Scores have a number for every pair of positions: 4 bytes x heads x length^2 of a sequence, and the backward pass needs
-them again, three or four times over. Two ways round it, of the same mathematics:
+There is a score for every pair of positions: 4 bytes x heads x length^2 a sequence, and the backward pass needs three
+or four such arrays. Two ways avoid them, with the same mathematics:
 
-* `attention_chunk` positions against as many, block by block below the diagonal (attention_blocks.py): every platform
-  and precision.
-* In bfloat16, cuDNN's kernel on NVIDIA GPUs and Pallas' on TPUs do the same on the chip, without scores in memory. They
-  are used wherever they can be (`kernel`) and no chunk is asked for.
+* Attention in blocks of `attention_chunk` positions below the diagonal (attention_blocks.py), on every platform and in
+  every precision.
+* In bfloat16, cuDNN's kernel on NVIDIA GPUs and Pallas' kernel on TPUs do the same on the chip, without scores in
+  memory. They are used if they support the arguments (`kernel`) and `attention_chunk` is 0.
 
-A `window` lets a query see so many positions, its own included; cuDNN's kernel knows it, and elsewhere it goes by
-blocks: those outside the band are left out, so that time and bytes grow with the length times the window. `segments`
-keep the documents of a row apart: blocks that share none are passed over. Pallas' kernel knows them; cuDNN's takes one
-length a row, or offsets of documents, from Hopper on, with a sum for every position and every document that there might
-be. So it takes a batch at once where each row is one document, and elsewhere one document after the other
-(attention_documents.py); several devices each do that with their own examples. A window besides, or a `cap`, which
-cuDNN's has not, goes by blocks of `DOCUMENT_BLOCK`, in as few bytes; as does a window over rows so long that cuDNN's
-backward pass would need too much (cudnn_workspace.py).
+With a `window` a query sees only that many positions, its own included. cuDNN's kernel supports windows. Elsewhere
+attention goes in blocks and skips those outside the window, so that time and bytes grow with length times window.
 
-Elsewhere `attention_chunk=0` is, of causal attention, four blocks of queries, each beside the keys up to its end, 5/8
-of the square; of the other, all of it. Leave it at that for sequences of 256 and less: blocks are no faster there. From
-512 on they are, on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (notes).
+`segments` separate the documents of a row; blocks without a common document are skipped. Pallas' kernel supports them.
+cuDNN's kernel takes one length a row; from Hopper on also offsets of documents, but with a sum for every position and
+every possible document. So it takes a complete batch only if each row is one document, and otherwise one document
+after another (attention_documents.py). Of several devices each does that for its own examples.
+
+Documents with a window, and a `cap`, which cuDNN lacks, go in blocks of `DOCUMENT_BLOCK`, in as few bytes. So does a
+window over rows so long that cuDNN's backward pass would need too much memory (cudnn_workspace.py).
+
+Elsewhere `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its end, 5/8
+of all scores; other attention computes all scores at once. That is best for sequences of up to 256. From 512 on blocks
+are faster on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (notes).
 """
 
 from collections.abc import Callable, Mapping
@@ -42,14 +44,16 @@ from plimsoll.levers.sharding import in_mesh, on_own_rows, row_parts
 from plimsoll.types import Compute
 
 STANDS_IN = 128
-"""Block of the plain form that is traced where cuDNN is not installed, to estimate: it keeps what cuDNN's keeps."""
+"""Positions of a block where attention in blocks is traced instead of cuDNN's kernel, to estimate without cuDNN. It
+keeps the same arrays."""
 WINDOW_BLOCK = 256
-"""Of a window, where no chunk is asked for."""
+"""Positions of a block for windowed attention if `attention_chunk` is 0."""
 DOCUMENT_BLOCK = 512
-"""Of documents and caps on a card where no chunk is asked for and cuDNN's kernel is used but for them."""
+"""Positions of a block on a GPU if `attention_chunk` is 0, and documents, a cap or a window rule out cuDNN's kernel."""
 KERNEL_BLOCK = 128
-"""Positions of which a TPU's kernel takes a whole number."""
+"""A TPU's kernel takes a multiple of so many positions."""
 LARGEST_KERNEL_BLOCK = 512
+"""Most positions of a block of a TPU's kernel."""
 
 
 def attention(
@@ -65,19 +69,18 @@ def attention(
     scale: float | None = None,
     cap: float = 0.0,
 ) -> Heads:
-    """Returns softmax(q k' / sqrt(width)) v over all positions, or, `causal`, over those up to one's own.
-
-    In the type of the query, which key and value have, too.
+    """Returns softmax(q k' / sqrt(width)) v, in the common type of query, key and value.
 
     Args:
         query: Queries.
-        key: Keys, of as many heads or of a number that divides theirs: each serves queries that follow one another.
+        key: Keys. The number of heads divides that of queries: each serves several consecutive heads of queries.
         value: Values, of as many heads as keys.
         compute: Arithmetic, and the size of blocks.
-        causal: Whether a query sees the positions up to its own alone.
+        causal: Whether a query sees only the positions up to its own.
         window: Positions that a query of causal attention sees, its own included; 0 for all.
-        windowed: Whether there is a window: a boolean, or an array of one where that is known only at run time.
-        segments: int32 numbers of documents of causal attention, each in one piece: a query sees its own document.
+        windowed: Whether `window` applies: a boolean, or a boolean array if that is known only at run time.
+        segments: int32 document numbers for causal attention; a query sees only its own document. Each document is
+            contiguous.
         scale: Factor of the scores; None for 1 / sqrt(width).
         cap: Scores s become cap * tanh(s / cap) before the softmax; 0 for no cap.
     """
@@ -85,7 +88,7 @@ def attention(
         how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
         return _on_own_rows(query, key, value, segments, windowed, how)
 
-    # What a query sees: one thing, or one of two, which is known only at run time.
+    # One window, or two of which a run-time value chooses one.
     batch, heads, length, width = query.shape
     window = window if window < length else 0
     is_known = isinstance(windowed, bool | np.bool_) or not window
@@ -95,7 +98,7 @@ def attention(
     calls = tuple(Call(factor, causal, each, compute.deterministic) for each in windows)
     asked = _Asked(compute, calls, cap, segments is not None, (batch, length, heads, width), query.dtype.name)
 
-    # The chip's own kernel, or blocks, or all scores of some queries at once.
+    # Use the chip's own kernel, or blocks, or all scores of some queries at once.
     own = asked.own_kernel()
     chunk = asked.chunk(own)
     if own == "splash" or (own == "cudnn" and _has_cudnn()):
@@ -108,19 +111,19 @@ def attention(
 
 
 causal_attention = partial(attention, causal=True)
-"""Attention over the positions up to one's own, or the last `window` of them."""
+"""Attention over the positions up to the query's own, or over the last `window` of these."""
 
 
 class _Asked(NamedTuple):
-    """Attention that is asked for, without its arrays."""
+    """The settings of a call of `attention`, without its arrays."""
 
     compute: Compute
     calls: tuple[Call, ...]
-    """Settings; two where a window is known only at run time."""
+    """Settings for cuDNN: one, or two (no window, window) if `windowed` is known only at run time."""
     cap: float
     has_documents: bool
     shape: tuple[int, int, int, int]
-    """Of the queries: batch, length, heads, width."""
+    """Shape of the queries: batch, length, heads, width."""
     dtype: str
 
     @property
@@ -129,12 +132,14 @@ class _Asked(NamedTuple):
 
     @property
     def is_too_large_for_cudnn(self) -> bool:
-        """Whether cuDNN's backward pass would need too much memory for windowed attention."""
+        """Whether windowed attention would need too much memory in cuDNN's backward pass."""
         return any(window_is_dear(self.shape, call) for call in self.calls)
 
     def own_kernel(self, *, plain: bool = False) -> str | None:
-        """Returns the name of the chip's own kernel, where it can do all that is asked for; or but for documents,
-        caps and windows (`plain`)."""
+        """Returns the name of the chip's own kernel, or None if it does not support these settings.
+
+        With `plain`, documents, cap and window are ignored.
+        """
         _, length, _, width = self.shape
         if plain:
             return kernel(self.compute, length=length, width=width)
@@ -143,7 +148,7 @@ class _Asked(NamedTuple):
         return None if is_too_much else own
 
     def chunk(self, own: str | None) -> int:
-        """Returns the positions of a block: what is asked for, or what suits the chip; 0 for no blocks."""
+        """Returns the positions of a block: `attention_chunk`, or a default for the chip; 0 for no blocks."""
         if self.compute.attention_chunk:
             return self.compute.attention_chunk
         if self.own_kernel(plain=True) == "cudnn":
@@ -151,7 +156,7 @@ class _Asked(NamedTuple):
         return WINDOW_BLOCK if self.is_windowed else 0
 
     def by_blocks(self, chunk: int, which: Array | None) -> Callable[..., Heads]:
-        """Returns attention in blocks; or, of documents, cuDNN's of one after the other, where it can do that."""
+        """Returns attention in blocks; or cuDNN's attention of one document after another, if that is possible."""
         call = self.calls[0]
         length = self.shape[1]
         blocks = Blocks(min(chunk, length), Form.of(self.compute), call.scale, self.cap, self.dtype)
@@ -166,7 +171,7 @@ class _Asked(NamedTuple):
 def _on_own_rows(
     query: Heads, key: Heads, value: Heads, segments: Array | None, windowed: Any, how: Mapping[str, Any]
 ) -> Heads:
-    """Returns `attention` of several devices, each over its own examples: none needs another's."""
+    """Returns `attention`, computed by each device of the mesh for its own examples."""
     which = None if isinstance(windowed, bool | np.bool_) else jnp.asarray(windowed)
 
     def attend(query: Heads, key: Heads, value: Heads, segments: Array | None, which: Array | None) -> Heads:
@@ -178,14 +183,14 @@ def _on_own_rows(
 def kernel(
     compute: Compute, *, length: int, width: int, cap: float = 0.0, documents: bool = False
 ) -> Literal["cudnn", "splash"] | None:
-    """Returns the name of the chip's own attention kernel; None where it has none for these shapes.
+    """Returns the name of the chip's own attention kernel; None if it has none for these arguments.
 
     Args:
         compute: Arithmetic, and the platform.
         length: Positions of a row.
         width: Columns of a head.
-        cap: Cap of the scores, which cuDNN's has not.
-        documents: Whether a row holds several, which cuDNN's is not told of here.
+        cap: Cap of the scores. cuDNN's kernel has none.
+        documents: Whether a row may hold several documents. These calls of cuDNN's kernel cannot separate them.
     """
     if compute.platform == "gpu":
         reason = without_cudnn(precision=compute.precision, chunk=compute.attention_chunk, width=width)
@@ -195,7 +200,7 @@ def kernel(
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:
-    """Returns start and end of each block of queries: four, or fewer where they would be of less than 64 queries."""
+    """Returns start and end of each block of queries: four blocks, or fewer of at least 64 queries."""
     rows = max(64, -(-length // 4))
     return [(start, min(start + rows, length)) for start in range(0, length, rows)]
 
@@ -203,7 +208,7 @@ def query_blocks(length: int) -> list[tuple[int, int]]:
 def _by_rows(
     attend: Callable[..., Rows], query: Heads, key: Heads, value: Heads, segments: Array | None, *, scale: float
 ) -> Heads:
-    """Merges examples and heads; the query comes scaled. Scores and their sums are float32."""
+    """Applies `attend` to float32 arrays whose rows are examples and heads, with the query scaled by `scale`."""
     _, heads, length, width = query.shape
     key, value = _repeated(key, heads), _repeated(value, heads)
     wide = [x.astype(jnp.float32).reshape(-1, length, width) for x in (query, key, value)]
@@ -212,7 +217,7 @@ def _by_rows(
 
 
 def _repeated(x: Heads, heads: int) -> Heads:
-    """Returns keys or values for every head of queries."""
+    """Returns keys or values, repeated for every head of queries."""
     return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)
 
 
@@ -240,12 +245,12 @@ def _whole(query: Rows, key: Rows, value: Rows, segments: None, *, form: Form, c
 
 
 def _has_cudnn() -> bool:
-    """Returns whether JAX can ask for cuDNN's attention: with its CUDA plug-in, on a card or to compile for one."""
+    """Returns True if JAX's CUDA plug-in is installed, which cuDNN's attention needs to run and to compile."""
     return any(find_spec(name) is not None for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))
 
 
 def _in_bfloat16(attend: Callable[..., Heads], query: Heads, key: Heads, value: Heads, *others: Any) -> Heads:
-    """Returns what a chip's kernel makes of arrays in bfloat16, in the type of the query."""
+    """Returns the result of a chip's kernel for arrays rounded to bfloat16, in the type of the query."""
     arrays = [rounded(x, "bfloat16") for x in (query, key, value)]
     return attend(*arrays, *others).astype(query.dtype)
 
@@ -257,10 +262,10 @@ def _cudnn(query: Heads, key: Heads, value: Heads, segments: None, *, call: Call
 
 
 class _Alone(NamedTuple):
-    """Attention by cuDNN, whole where each row is one document: hashable, so that it can be static."""
+    """Attention by cuDNN: of a complete batch if each row is one document. It is hashable, as a static argument."""
 
     in_blocks: Callable[..., Heads] | None
-    """How rows of several go; None for one document after the other."""
+    """Attention for rows of several documents; None for cuDNN's, one document after another."""
     call: Call
 
     def by_cudnn(self, query: Heads, key: Heads, value: Heads) -> Heads:
@@ -274,14 +279,17 @@ class _Alone(NamedTuple):
 
 
 def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, call: Call) -> Array:
-    """Returns causal attention over the first `length` positions; what it says behind them is not to be read."""
+    """Returns causal attention over the first `length` positions. Later positions are undefined."""
     return cast(Any, cudnn_attention)(query, key, value, length, call)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _where_alone(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone) -> Heads:
-    """Attends one way or the other. The backward pass computes the forward one again, of the one way: differentiated as
-    it stands, a choice keeps what either way needs."""
+    """Attends by cuDNN if each row is one document, else `otherwise`.
+
+    The backward pass computes the chosen forward pass again. The gradient of a plain `cond` would keep the arrays of
+    both branches.
+    """
     by_cudnn = lambda query, key, value, segments: how.by_cudnn(query, key, value)  # noqa: E731
     return jax.lax.cond(_one_document(segments), by_cudnn, how.otherwise, query, key, value, segments)
 
@@ -317,7 +325,7 @@ def _splash(
     cap: float = 0.0,
     interpret: bool = False,
 ) -> Heads:
-    # Pallas is half a second of imports that a CPU run does not need.
+    # Importing Pallas takes half a second, which a CPU run does not need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     _, heads, length, _ = query.shape

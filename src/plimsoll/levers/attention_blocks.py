@@ -1,10 +1,10 @@
 """Attention block by block: a running maximum and sum make the softmax exact, and no scores are kept.
 
-The backward pass computes each block's scores again from what is kept, the sum's logarithm of every query, so that
-temporaries grow with the length and not with its square. Of a block of queries, sums are held until its last block of
-keys; heads that share keys are multiplied with them together, so that keys are not repeated. Price: five dots become
-seven, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, as plain JAX: every platform and
-precision. `attention.py` says when it is used.
+The forward pass keeps the logarithm of each query's sum. With it the backward pass computes each block's scores again,
+so that temporaries grow with the length, not with its square. The sums of a block of queries are held until its last
+block of keys. Heads that share keys are multiplied together, so that keys are not repeated. Price: five dots become
+seven, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, in plain JAX for every platform
+and precision. `attention.py` decides when it is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,17 +29,17 @@ BEGUN = (-np.inf, 0.0, 0.0)
 
 
 class Seen(NamedTuple):
-    """Keys that a query sees: hashable, so that it can be static under `custom_vjp`."""
+    """Keys that a query sees, as a hashable static argument for `custom_vjp`."""
 
     causal: bool
     length: int
-    """Of the sequence, before it was padded to whole blocks."""
+    """Length of the sequence before padding to whole blocks."""
     window: int = 0
-    """Positions that a query sees, its own included; 0 for all there are. Of causal attention."""
+    """Positions that a query of causal attention sees, its own included; 0 for all."""
 
 
 class Blocks(NamedTuple):
-    """Form of attention in blocks: hashable, so that it can be static under `custom_vjp`."""
+    """Settings of attention in blocks, as a hashable static argument for `custom_vjp`."""
 
     chunk: int
     """Positions of a block."""
@@ -53,7 +53,7 @@ class Blocks(NamedTuple):
 
 
 def one_of(functions: Sequence[Callable[..., Any]], which: Array | None) -> Callable[..., Any]:
-    """Returns the function whose number is known only at run time; the only one where that is None."""
+    """Returns a function that calls `functions[which]`, chosen at run time; the only function if `which` is None."""
     return functions[0] if which is None else partial(jax.lax.switch, which, functions)
 
 
@@ -67,7 +67,7 @@ def chunked(
     blocks: Blocks,
     seen: tuple[Seen, ...],
 ) -> Heads:
-    """Attends in blocks. The queries that share keys stand beside one another, so that keys are not repeated."""
+    """Returns attention, computed in blocks. Queries that share keys are grouped, so that keys are not repeated."""
     batch, heads, length, width = query.shape
     key_heads = key.shape[1]
     fill = -length % blocks.chunk
@@ -111,7 +111,7 @@ _flash.defvjp(_flash_forward, _flash_backward)
 def _forward(
     query: Queries, key: Rows, value: Rows, segments: Array | None, *, blocks: Blocks, seen: Seen
 ) -> tuple[Queries, Array]:
-    """Returns the result, and of every query the logarithm of the sum that its weights were divided by."""
+    """Returns the result, and the logarithm of the sum of each query's weights."""
     form, chunk = blocks.form, blocks.chunk
     rows, group, length, width = query.shape
 
@@ -197,19 +197,19 @@ def _backward(
 
 
 def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) -> Any:
-    """Returns both, and the pairs of blocks, all of which wait for the query.
+    """Returns query, segments and the pairs of blocks, behind a barrier.
 
-    Without it the pairs are constants, and in a loop over layers JAX computes before the loop what follows from them
-    and from the documents alone: what every pair of blocks sees, which is a boolean for each score.
+    Without the barrier the pairs are constants. JAX would then compute the masks of all pairs, a boolean for each
+    score, before a loop over layers, because they depend only on pairs and documents.
     """
     pairs = _pairs(query.shape[2] // blocks.chunk, blocks.chunk, seen, outwards=segments is not None)
     return jax.lax.optimization_barrier((query, segments, pairs))
 
 
 def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments: Array | None, pair: Any, chunk: int):
-    """Returns `add_block(otherwise, pair)`; of two blocks that share no document, `otherwise` as it is.
+    """Returns `add_block(otherwise, pair)`, or `otherwise` if the two blocks share no document.
 
-    Only what belongs to one block goes in: a GPU's compiler copies what goes through a branch, in every round.
+    Only arrays of one block go through the branch, because a GPU's compiler copies them in every round.
     """
     if segments is None:
         return add_block(otherwise, pair)
@@ -221,10 +221,10 @@ def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments
 
 
 def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chunk"]) -> Bool[Array, " batch"]:
-    """Returns, for each row, True where the numbers of two blocks' documents lie in ranges that share a number.
+    """Returns, for each row, True if the ranges of two blocks' document numbers overlap.
 
-    Two blocks that share a document always do, whatever the order of the numbers: the empty end of a row is numbered 0,
-    behind documents 1, 2, ... A block and itself always do, so that the first pair of its queries is never passed over.
+    Ranges of blocks with a common document always overlap, whatever the order of numbers: the empty end of a row has
+    number 0, after documents 1, 2, ... So a block and itself are never skipped, the first pair of its queries.
     """
     not_below = jnp.max(keys, axis=1) >= jnp.min(queries, axis=1)
     not_above = jnp.min(keys, axis=1) <= jnp.max(queries, axis=1)
@@ -232,10 +232,10 @@ def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chu
 
 
 def _pairs(blocks: int, chunk: int, seen: Seen, *, outwards: bool = False) -> tuple[Array, Array, Array]:
-    """Returns pairs of blocks of queries and keys, and whether a pair is the first of its queries.
+    """Returns the pairs of blocks of queries and keys, and whether each is the first pair of its queries.
 
-    All, or those not above the diagonal, or in the window. A query must see a key in the first of its blocks: where it
-    may see none in those farthest away, by a window or by documents (`outwards`), they go from the diagonal outwards.
+    Causal attention has no pairs above the diagonal or before the window. A query must see a key in its first pair.
+    With a window or documents (`outwards`) the farthest block may have none, so pairs go from the diagonal outwards.
     """
     if seen.window or outwards:
         reach = seen.window or blocks * chunk
@@ -255,14 +255,14 @@ def _scores(
     blocks: Blocks,
     seen: Seen,
 ) -> tuple[Float[Array, "rows queries keys"], Any]:
-    """Returns the scores, -inf where a key is not seen, and by how much each grows with its product of q and k.
+    """Returns the scores, -inf for unseen keys, and the derivative of each score by its product of q and k.
 
-    A row has the queries of a block for each head that shares its keys, one head after another.
+    A row has the block's queries of each head that shares the keys, one head after another.
     """
     (i, j), chunk = pair, key.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)
     queries, keys = i * chunk + places, j * chunk + places
-    if seen.causal:  # no query sees the keys after it, so what was added is not seen
+    if seen.causal:  # no query sees later keys, so none sees the padding
         visible = keys[None, :] <= queries[:, None]
         if seen.window:
             visible = visible & (keys[None, :] > queries[:, None] - seen.window)
@@ -282,7 +282,7 @@ def _scores(
 
 
 def _block(x: Array, i: Array, *, chunk: int) -> Array:
-    """Returns a block of positions, the last axis but one; that of several heads as (rows, heads x chunk, columns)."""
+    """Returns block `i` of the last axis but one, with heads merged: (rows, heads x chunk, columns)."""
     cut = jax.lax.dynamic_slice_in_dim(x, i * chunk, chunk, axis=x.ndim - 2)
     return cut.reshape(x.shape[0], -1, x.shape[-1])
 

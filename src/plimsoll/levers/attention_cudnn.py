@@ -1,4 +1,4 @@
-"""Attention by cuDNN, forward and backward, in pieces that keep within a workspace (cudnn_workspace.py)."""
+"""Attention by cuDNN, forward and backward, in pieces that limit the workspace (cudnn_workspace.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll.levers.cudnn_calls import Lengths, Logarithms, Positions, forward,
 from plimsoll.levers.cudnn_workspace import Call, pieces
 
 NO_WEIGHT = 1e6
-"""Logarithm of a row's sum with which no score of it has a weight."""
+"""Logarithm of a row's sum that makes all weights of the row zero."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -28,9 +28,9 @@ def cudnn_attention(
         query: Queries.
         key: Keys.
         value: Values.
-        lengths: int32 positions of each example that count; what is returned behind them is not to be read. None where
-            all do.
-        call: Settings.
+        lengths: int32 number of positions of each example that count; later positions of the result are undefined. None
+            if all count.
+        call: Settings of the call.
     """
     return forward(query, key, value, lengths, call, training=False)[0]
 
@@ -56,15 +56,17 @@ cudnn_attention.defvjp(_training, cast(Any, _backward))
 
 
 def _by_examples(one: Callable[..., tuple[Array, ...]], arrays: list[Array], count: int) -> tuple[Array, ...]:
-    """Applies `one` to so many examples at a time: not in a loop, which would hold a copy of all beside them."""
+    """Applies `one` to `count` examples at a time. It is unrolled, since a loop would hold a copy of all examples."""
     batch = arrays[0].shape[0]
     parts = [one(*(x[start : start + count] for x in arrays)) for start in range(0, batch, count)]
     return parts[0] if count == batch else tuple(jnp.concatenate(each) for each in zip(*parts, strict=True))
 
 
 def _without_the_rest(*arrays: Any) -> list[Array]:
-    """Returns what is attended, what flows back and the logarithms, such that nothing behind the positions that count
-    has a weight: a kernel leaves anything there."""
+    """Returns result, its gradient and logarithms, masked so that positions beyond `lengths` have no weight.
+
+    A kernel leaves these positions undefined.
+    """
     mixed, towards, sums, lengths = arrays
     counts = jnp.arange(mixed.shape[1]) < lengths[:, None]
     of_heads = counts[:, :, None, None]
@@ -82,11 +84,11 @@ def _in_blocks(
     sums: Logarithms,
     lengths: Lengths | None = None,
 ) -> tuple[Array, ...]:
-    """Returns the gradients of query, key and value by so many positions of queries and of keys at a time.
+    """Returns the gradients of query, key and value, computed for `block` queries and `block` keys at a time.
 
-    The weights of a block follow from its scores and the logarithm of the whole row's sum, and what flows back into
-    them from the whole row's result: so the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4).
-    Sums are float32. What fills up the last block has no weight. Of documents, blocks behind the longest are left out.
+    A block's weights need only its scores and the logarithm of the row's complete sum; their gradient needs only the
+    row's complete result. So the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4). Sums are
+    float32. Padding of the last block has no weight. With `lengths`, blocks beyond the longest example are left out.
     """
     length = query.shape[1]
     number = -(-length // block)
@@ -102,7 +104,7 @@ def _in_blocks(
         return of_query, *(x.astype(jnp.float32) for x in of_others)
 
     def add(carry: Any, pair: tuple[Array, Array, Array]) -> tuple[Any, None]:
-        """Adds a block's gradients: the queries' to what its row had so far."""
+        """Adds a block's gradients to the totals; the queries' gradient is summed in the carry along a row."""
         of_row, totals = carry
         row, column, first = pair
         found = [x.astype(jnp.float32) for x in of_pair(call._replace(causal=False), row, column)]
@@ -123,7 +125,7 @@ def _in_blocks(
     start = jnp.zeros((query.shape[0], block, *query.shape[2:]), jnp.float32)
     if lengths is None:
         (_, totals), _ = jax.lax.scan(add, (start, totals), pairs)
-    else:  # pairs come row by row: those of the first rows are the first
+    else:  # pairs are sorted by row, so the first ones are those of the rows that count
         counted = -(-jnp.max(lengths) // block)
         one = lambda at, carry: add(carry, (pairs[0][at], pairs[1][at], pairs[2][at]))[0]  # noqa: E731
         _, totals = jax.lax.fori_loop(0, counted * (counted - 1) // 2, one, (start, totals))
@@ -135,7 +137,7 @@ def _cut(x: Array, start: Array, size: int, *, axis: int = 1) -> Array:
 
 
 def _filled(x: Array, start: Array, size: int, *, axis: int = 1, by: float = 0.0) -> Array:
-    """Returns so many positions from `start` on, filled up behind the last: padding all of `x` would copy it."""
+    """Returns `size` positions from `start` on, filled with `by` beyond the last. Padding all of `x` would copy it."""
     length = x.shape[axis]
     if length % size == 0:
         return _cut(x, start, size, axis=axis)

@@ -1,14 +1,13 @@
-"""Attention within documents, one after the other, by a kernel that is told how long a sequence is.
+"""Attention within documents, computed for one document after another by a kernel that takes one length a row.
 
-cuDNN's kernel, as cudnn_calls.py calls it, knows no documents: it takes one length a row. Here a loop cuts one document
-after the other out of the batch, filled up to the next of a few sizes (`sizes`), hands it to the kernel with its
-length, and writes back what belongs to it. So no two documents are multiplied, no score is in memory, and the number of
-documents is known only when the step runs. The backward pass goes the same way, and computes the kernel's forward pass
-again.
+cuDNN's kernel, as cudnn_calls.py calls it, cannot separate documents. Here a loop cuts one document after another out
+of the batch, padded to the next of a few sizes (`sizes`), calls the kernel with the document's length, and writes the
+document's result. So no scores between documents are computed, none are in memory, and the number of documents may be
+known only at run time. The backward pass does the same, and computes the kernel's forward pass again.
 
-Price: a document is copied in and out, and starts kernels of its own, some tens of microseconds: leave it off where
-documents are few hundred tokens and rows are short. Filling costs little, since a kernel passes over blocks beyond the
-length. For one device: devices that share a batch would gather it.
+Price: a document is copied in and out, and starts its own kernels, some tens of microseconds. Leave it off if documents
+have a few hundred tokens and rows are short. Padding costs little, since a kernel skips blocks beyond the length. It is
+for one device: devices that share a batch would gather it.
 """
 
 from collections.abc import Callable
@@ -24,13 +23,13 @@ Heads = Float[Array, "batch heads length width"]
 Rows = Float[Array, "rows heads width"]
 """All positions of a batch, one row after the other."""
 Attend = Callable[..., Array]
-"""From query, key and value of (1, length, heads, width), and int32 (1,) positions that count, to what is attended."""
+"""Function from query, key and value of (1, length, heads, width), and an int32 (1,) length, to the result."""
 
 SMALLEST, FACTOR = 512, 4
 
 
 def sizes(length: int) -> list[int]:
-    """Returns the lengths that documents of a row are filled up to: the kernel is compiled for each."""
+    """Returns the lengths to which documents in rows of `length` are padded. The kernel is compiled for each."""
     steps, size = [], SMALLEST
     while size < length:
         steps.append(size)
@@ -40,13 +39,13 @@ def sizes(length: int) -> list[int]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def by_documents(query: Heads, key: Heads, value: Heads, segments: Int[Array, "batch length"], attend: Attend) -> Heads:
-    """Returns what `attend` makes of each document.
+    """Returns the result of `attend` for each document.
 
     Args:
         query: Queries.
-        key: Keys, of as many heads or of a number that divides theirs.
+        key: Keys. The number of heads divides that of queries.
         value: Values, of as many heads as keys.
-        segments: int32 numbers of documents, each in one piece of a row.
+        segments: int32 document numbers; each document is contiguous in one row.
         attend: Attention of one document, hashable.
     """
     arrays = [_rows(x) for x in (query, key, value)]
@@ -69,7 +68,7 @@ def _backward(attend: Attend, kept: Any, towards: Heads):
 
     def change(size: int, start: Array, end: Array, gradients: list[Rows]) -> list[Rows]:
         counts = jnp.arange(size)[:, None, None] < end - start
-        of_document = jnp.where(counts, _cut(flowing, start, size), 0)  # or the next one's would flow into its keys
+        of_document = jnp.where(counts, _cut(flowing, start, size), 0)  # keys must not get the next document's gradient
         _, pull = jax.vjp(lambda *parts: attend(*parts, (end - start)[None]), *(_cut(x, start, size) for x in arrays))
         parts = pull(of_document)
         return [_put(x, part, start, end) for x, part in zip(gradients, parts, strict=True)]
@@ -97,20 +96,20 @@ def _over_documents(change: Callable[[int, Array, Array, Any], Any], results: An
 
 
 def _ends(segments: Int[Array, "batch length"]) -> Int[Array, " rows"]:
-    """Returns for each position of the batch the one behind its document."""
+    """Returns, for each position of the batch, the end of its document (exclusive)."""
     last = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (0, 1)), constant_values=True).reshape(-1)
     behind = jnp.where(last, jnp.arange(1, last.size + 1, dtype=jnp.int32), jnp.int32(last.size))
     return lax.cummin(behind, reverse=True)
 
 
 def _cut(x: Rows, start: Array, size: int) -> Float[Array, "1 size heads width"]:
-    """Returns so many rows from `start` on; behind the end of the batch, rows of its beginning or before `start`."""
+    """Returns `size` rows from `start` on. Rows beyond the end of the batch are arbitrary rows before `start`."""
     first = jnp.minimum(start, x.shape[0] - size)
     return jnp.roll(lax.dynamic_slice_in_dim(x, first, size), first - start, axis=0)[None]
 
 
 def _put(x: Rows, new: Float[Array, "1 size heads width"], start: Array, end: Array) -> Rows:
-    """Writes the rows from `start` up to `end`."""
+    """Returns `x` with its rows from `start` to `end` replaced by the first rows of `new`."""
     size = new.shape[1]
     first = jnp.minimum(start, x.shape[0] - size)
     places = first + jnp.arange(size, dtype=jnp.int32)

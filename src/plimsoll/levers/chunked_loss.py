@@ -1,15 +1,15 @@
-"""Cross-entropy over a vocabulary, a few rows of logits at a time.
+"""Cross-entropy over a vocabulary, computed from a few rows of logits at a time.
 
 Computed directly, the logits have shape (tokens, vocab), and the backward pass needs them together with a gradient of
-the same size. Here `chunk` rows are computed, reduced to a number and thrown away. Their gradient is known as soon as
-they are: what flows back to the hidden states and to the head's weights is made in the same pass, and the backward
-pass only multiplies it by a number. So no logits are computed twice: three multiplies by the head, as without chunks.
-Hsu et al. 2024, https://arxiv.org/abs/2410.10989, section 3.2 (FusedLinearCrossEntropy).
+the same size. Here `chunk` rows of logits are computed, reduced to a number and thrown away. The same pass computes the
+gradients of hidden states and of the head's weights; the backward pass only multiplies them by a number. So no logits
+are computed twice, and there are three products with the head, as without chunks. Hsu et al. 2024,
+https://arxiv.org/abs/2410.10989, section 3.2 (FusedLinearCrossEntropy).
 
-Price: the gradient of the head's weights is read and written once per chunk, which counts where chunks are small. On a
-CPU 256 tokens are as fast as all at once (notes); a GPU wants thousands (`records.blocks.CHUNKS_ON_A_CARD`).
-Leave it off (`chunk=0`) when the logits are already small. Wijmans et al. 2024, https://arxiv.org/abs/2411.09009, never
-write even a chunk of logits to device memory.
+Price: the gradient of the head's weights is read and written once per chunk, which matters if chunks are small. On a
+CPU 256 tokens are as fast as all at once (notes); a GPU needs thousands (`records.blocks.CHUNKS_ON_A_CARD`). Leave it
+off (`chunk=0`) if the logits are small. Wijmans et al. 2024, https://arxiv.org/abs/2411.09009, write no logits to
+device memory at all.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,13 @@ from plimsoll.levers.sharding import by_rows, row_parts
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
-"""The largest probability is 1, and float16 ends at 65,504."""
+"""Factor of gradients of logits against underflow in float16. They are at most 1, and float16 ends at 65,504."""
 
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
-"""Rows and the head's weights to logits. It may close over settings, but over no array: those would get no gradient."""
+"""Function from rows and the head's weights to logits. It may close over no array, which would get no gradient."""
 Rule = Callable[[Float[Array, "tokens width"], Any, Int[Array, " tokens"], Any], Float[Array, ""]]
-"""Rows, weights, labels and what is fixed to nats, summed over the tokens whose label is not `IGNORE`. Likewise."""
+"""Function from rows, weights, labels and fixed values to nats, summed over the tokens whose label is not `IGNORE`. It
+may close over no array."""
 
 
 def chunked_cross_entropy(
@@ -44,17 +45,21 @@ def chunked_cross_entropy(
     platform: str = "cpu",
     learned: bool = True,
 ) -> Float[Array, ""]:
-    """Sums `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`, `chunk` tokens at a time.
+    """Returns the sum of `-log p(label)`, in nats, over the tokens whose label is not `IGNORE`.
 
-    `weights` is what `head(rows, weights)` takes: a pytree of floating-point arrays. `chunk=0` takes all tokens at
-    once. A sum, because the mean of unequal chunks (or micro-batches) is not the mean over tokens: the caller divides
-    by the number of counted tokens, once.
+    The caller divides the sum once, by the number of counted tokens.
 
-    What flows back into `head` is a probability, or one less: made before any scale of the loss is known. A head that
-    rounds it to float16 would lose those below 6e-8, so it is multiplied by `lift` on the way in and what comes out is
-    divided by it: `LIFT` there, a power of two, so that it changes nothing else. On an accelerator (`platform`) the
-    gradient of the logits is written once (`nats_in_one_pass`). Without `learned` the weights take no gradient, which
-    would be as large as they are, in float32; they may then have any form that `head` reads.
+    Args:
+        hidden: Hidden states.
+        weights: Weights for `head(rows, weights)`: a pytree of floating-point arrays if `learned`, else of any form.
+        labels: Labels.
+        head: Function from rows and weights to logits.
+        chunk: Tokens at a time; 0 for all.
+        lift: Factor of the gradient of the logits before `head`'s backward pass, divided out afterwards. `LIFT` for a
+            head that rounds the gradient to float16, which would lose values below 6e-8.
+        platform: Platform that is compiled for. On an accelerator the gradient of the logits is written once
+            (`nats_in_one_pass`).
+        learned: Whether weights have a gradient. It takes as many float32 numbers as there are weights.
     """
     nats = each_nats if platform == "cpu" else nats_in_one_pass
     rule, learned_weights, fixed = _NatsOf(head, nats), weights if learned else None, None if learned else weights
@@ -62,7 +67,7 @@ def chunked_cross_entropy(
 
 
 class _NatsOf(NamedTuple):
-    """The rule of one softmax, over weights that are learned or fixed."""
+    """The `Rule` of a softmax, over weights that are learned (`weights`) or not (`fixed`)."""
 
     head: Head
     nats: Callable[[Array, Array], Array]
@@ -82,10 +87,10 @@ def chunked_sum(
     lift: float = 1.0,
     skip: bool = False,
 ) -> Float[Array, ""]:
-    """Returns the sum of `rule` over `chunk` tokens at a time, in the same way: for a loss that is no plain softmax.
+    """Returns the sum of `rule` over chunks of `chunk` tokens, for a loss that is no plain softmax.
 
-    `fixed` is handed to it as it is: integers that it looks up. `skip` leaves out chunks in which no label is counted:
-    worth it where most are not, and those that are come first.
+    `rule` receives `fixed` unchanged, like integers that it looks up. `skip` leaves out chunks without a counted label,
+    which pays off if few labels are counted, and these come first.
     """
     tokens, _ = hidden.shape
     how = _How(rule, min(chunk, tokens) if chunk else tokens, lift, skip)
@@ -93,7 +98,7 @@ def chunked_sum(
 
 
 def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
-    """Returns `-log p(label)` of each token, 0 where the label is `IGNORE`."""
+    """Returns `-log p(label)` of each token; 0 if the label is `IGNORE`."""
     counted = labels != IGNORE
     picked = jnp.take_along_axis(logits, jnp.where(counted, labels, 0)[:, None], axis=-1)[:, 0]
     return jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) - picked, 0.0)
@@ -101,10 +106,10 @@ def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"
 
 @jax.custom_vjp
 def nats_in_one_pass(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
-    """Returns `each_nats`, with a gradient that is an operation on single numbers, probability less one or zero.
+    """Returns `each_nats` with an elementwise gradient: the probability, minus one for the label.
 
-    The compiler fuses it with the rounding to what the products by the head read, so that no gradient of the logits is
-    in memory in float32: that of `each_nats` is written, scattered into and read again.
+    The compiler fuses it with the rounding to the operands of the head's products. So the gradient of the logits is
+    never in memory in float32; that of `each_nats` is written, scattered into and read again.
     """
     return each_nats(logits, labels)
 
@@ -126,7 +131,7 @@ nats_in_one_pass.defvjp(_one_pass_forward, _one_pass_backward)
 def chunked_nats(
     hidden: Float[Array, "tokens width"], weights: Any, labels: Int[Array, " tokens"], *, head: Head, chunk: int
 ) -> Float[Array, " tokens"]:
-    """Returns `-log p(label)` of each token, 0 where it is `IGNORE`, `chunk` at a time: to evaluate, not to learn."""
+    """Returns `each_nats` of the head's logits, computed for `chunk` tokens at a time, for evaluation only."""
     tokens = labels.size
 
     def one_chunk(rows: tuple[Array, Array]) -> Array:
@@ -138,7 +143,7 @@ def chunked_nats(
 
 
 class _How(NamedTuple):
-    """Hashable, so that it can be static under `custom_vjp`."""
+    """Settings of `_summed`, as a hashable static argument for `custom_vjp`."""
 
     rule: Rule
     chunk: int
@@ -146,7 +151,7 @@ class _How(NamedTuple):
     skip: bool
 
     def where_counted(self, compute: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `compute` of sums and rows, or, where chunks may be skipped, `otherwise` for rows without a label."""
+        """Returns `compute`; with `skip`, a function that calls `otherwise` for rows without a counted label."""
         if not self.skip:
             return compute
         return lambda sums, rows: jax.lax.cond(jnp.any(rows[1] != IGNORE), compute, otherwise, sums, rows)
@@ -193,8 +198,11 @@ _summed.defvjp(_summed_forward, _summed_backward)
 
 
 def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
-    """Returns rows and labels as (chunks, tokens, ...). In a mesh a chunk has so many tokens of every device, which are
-    there already: cut along all tokens, each chunk would be one device's, and all rows sent to all for each of them."""
+    """Returns rows and labels as (chunks, tokens, ...).
+
+    In a mesh a chunk has `chunk` tokens of every device, so that no row is sent. Consecutive tokens would all lie on
+    one device, and each chunk would be sent to all.
+    """
     return _cut(hidden, chunk, 0), _cut(labels[:, None], chunk, IGNORE)[..., 0]
 
 
@@ -210,7 +218,7 @@ def _cut(x: Float[Array, "tokens width"], chunk: int, filled: int) -> Float[Arra
 
 
 def _joined(rows: Float[Array, "chunks rows width"], tokens: int) -> Float[Array, "tokens width"]:
-    """Joins what `_in_chunks` has cut, without what it was filled up with."""
+    """Reverses `_in_chunks`, without its padding."""
     parts, (_, count, width) = _parts(tokens), rows.shape
     if parts == 1:
         return rows.reshape(-1, width)[:tokens]
@@ -219,6 +227,6 @@ def _joined(rows: Float[Array, "chunks rows width"], tokens: int) -> Float[Array
 
 
 def _parts(tokens: int) -> int:
-    """Returns the number of devices that have equal parts of the tokens."""
+    """Returns the number of devices that split the tokens equally; 1 if they cannot."""
     parts = row_parts()
     return parts if tokens % parts == 0 else 1

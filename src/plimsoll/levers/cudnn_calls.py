@@ -1,15 +1,14 @@
-"""Calls of cuDNN's attention kernels: their settings, and what they take.
+"""Calls of cuDNN's attention kernels: settings and arguments.
 
-XLA takes the kernels as custom calls whose settings are JSON. They are written here and not by
-`jax.nn.dot_product_attention`, which cannot say of the backward pass that it is to add in one order
-(`force_deterministic`). XLA says it itself where a step is compiled to be deterministic, but, in jaxlib 0.11 as in
-0.12, only of the first of several equal calls: the others then ask for a kernel that nobody made, and a model whose
-layers are compiled one after another ends at its first step with "IndexError: raw_hash_map<>::at" (openxla/xla #46500;
-seen on an H200, notes, "On an H200").
+XLA calls the kernels as custom calls whose settings are JSON. This module writes the settings, because
+`jax.nn.dot_product_attention` has no option for a backward pass that adds in a fixed order (`force_deterministic`). XLA
+sets that option itself when a step is compiled to be deterministic, but in jaxlib 0.11 and 0.12 only in the first of
+several equal calls. The others then ask for a kernel that does not exist: a model with unrolled layers ends at its
+first step with "IndexError: raw_hash_map<>::at" (openxla/xla #46500; seen on an H200, notes, "On an H200").
 
-An array is (batch, length, heads, width), as `jax.nn.dot_product_attention` has it. Keys and values may have fewer
-heads than queries: each serves queries that follow one another. Types are bfloat16 or float16; sums, and the logarithm
-of each row's sum that the backward pass needs, are float32.
+Arrays are (batch, length, heads, width), as in `jax.nn.dot_product_attention`. Keys and values may have fewer heads
+than queries: each then serves several consecutive heads of queries. Types are bfloat16 or float16. Sums are float32, as
+is the logarithm of each row's sum that the backward pass needs.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ Lengths = Int[Array, " batch"]
 
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
 API_VERSION = 2
-"""Of XLA's custom calls whose settings are a string."""
+"""Version of XLA's custom-call API in which settings are a string."""
 HEADS_INSIDE = (0, 2, 1, 3)
-"""Order in memory of what a kernel returns as (batch, heads, length, width): that of its arguments."""
+"""Memory layout of results of shape (batch, heads, length, width): (batch, length, heads, width), as the arguments."""
 ALGORITHM = {
     "algo_id": "0",
     "math_type": "TENSOR_OP_MATH",
@@ -48,7 +47,7 @@ LAYOUT = {
     "pointer_primitive_type": "PRIMITIVE_TYPE_INVALID",
     "dynamic_shape_metadata_prefix_bytes": "0",
 }
-"""Of the scores, which are in no memory."""
+"""Layout that the settings must name for the scores, although they are never in memory."""
 SUMMED_AND_BATCHED = (
     "lhs_contracting_dimensions", "rhs_contracting_dimensions", "lhs_batch_dimensions", "rhs_batch_dimensions"
 )  # fmt: skip
@@ -60,13 +59,14 @@ PRODUCTS = {
     "bmm2_grad_gemm1": ("2", "1", "01", "02"),
     "bmm2_grad_gemm2": ("3", "3", "02", "02"),
 }
-"""Of a kernel, by XLA's names: axes of left and right that are summed over, and those of the batch; each a digit."""
+"""Axes of each product inside a kernel, by XLA's name: the summed axis of left and right, and the batch axes of left
+and right. Each digit is an axis."""
 
 
 def forward(
     query: Positions, key: Positions, value: Positions, lengths: Lengths | None, call: Call, *, training: bool
 ) -> list[Array]:
-    """Returns what is attended, and for training the logarithms of the sums, float32 (batch, heads, length)."""
+    """Returns the result of attention and, for training, the logarithms of sums: float32 (batch, heads, length)."""
     batch, length, heads, _ = query.shape
     mixed = jax.ShapeDtypeStruct((batch, heads, length, value.shape[-1]), query.dtype)
     sums = [jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] if training else []
@@ -83,7 +83,7 @@ def _kernel(
     *,
     workspace: int,
 ) -> Callable[..., Any]:
-    """Returns a call of a kernel: from its arguments to its results `by_heads`, `others`, and the workspace."""
+    """Returns a function that calls a kernel. It returns the results `by_heads`, `others`, and the workspace."""
     return jax.ffi.ffi_call(
         name,
         [*by_heads, *others, jax.ShapeDtypeStruct((workspace,), jnp.uint8)],
@@ -103,7 +103,7 @@ def pull(
     sums: Array,
     lengths: Lengths | None = None,
 ) -> tuple[Array, ...]:
-    """Returns the gradients of query, key and value: one call of the kernel."""
+    """Returns the gradients of query, key and value, from one call of the kernel."""
     like = [jax.eval_shape(lambda x: x.swapaxes(1, 2), x) for x in (query, key, value)]
     settings = _settings(query, key, lengths, call, backward=True)
     ask = _kernel(BACKWARD, settings, like, [], workspace=workspace_bytes(query.shape, key.shape, call))
@@ -112,12 +112,12 @@ def pull(
 
 
 def _twice(lengths: Lengths | None) -> list[Array]:
-    """Returns the lengths of queries and of keys."""
+    """Returns the lengths twice, for queries and keys; nothing for None."""
     return [] if lengths is None else [lengths, lengths]
 
 
 def _settings(query: Positions, key: Positions, lengths: Lengths | None, call: Call, *, backward: bool) -> str:
-    """Returns the settings of a call, as XLA's `GpuBackendConfig` has them in JSON."""
+    """Returns the settings of a call: the JSON of XLA's `GpuBackendConfig`."""
     batch, length, heads, _ = query.shape
     causal, padded = ("CAUSAL" if call.causal else ""), ("PADDING" if lengths is not None else "")
     settings: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Workspace of cuDNN's attention, and the pieces in which a backward pass stays within one. Without JAX.
+"""Workspace of cuDNN's attention, and pieces of a backward pass that limit it. Imports no JAX.
 
-A backward pass that adds in one order keeps the gradients of all scores, 2 bytes x heads x length^2 of an example; no
-compiler knows of it without a card. So its bytes are written into the call (cudnn_calls.py), and what would need more
-than SCORES_LIMIT goes through some examples at a time, or in blocks of positions (attention_cudnn.py).
+A backward pass that adds in a fixed order keeps the gradients of all scores, 2 bytes x heads x length^2 an example.
+Without a card no compiler knows these bytes, so the call states them (cudnn_calls.py). A backward pass that needs more
+than SCORES_LIMIT is computed for some examples at a time, or in blocks of positions (attention_cudnn.py).
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import NamedTuple
 from plimsoll.units import MIB
 
 SCORES_LIMIT = 256 * MIB
-"""Most bytes of the gradients of scores in a backward pass that adds in one order: more go through in pieces. Blocks of
-2,048 positions of 32 heads have as many; from 9.25 on cuDNN takes a slower way on Hopper beyond them."""
+"""Most bytes of gradients of scores in a backward pass that adds in a fixed order; larger ones are split into pieces.
+Blocks of 2,048 positions of 32 heads have as many. Beyond, cuDNN from 9.25 on is slower on Hopper."""
 WORTH_A_COPY = 64 * MIB
-"""Bytes of one example's gradients of scores, up to which all examples go at once: where nothing is recomputed
-they are few beside what else it takes, and to cut their arrays would cost 5 % of a step of 1,024 positions."""
+"""Bytes of one example's gradients of scores up to which a call takes all examples. These bytes are few beside
+activations, and slicing the arrays would cost 5 % of a step of 1,024 positions."""
 MOST_CALLS = 16
-"""Most calls of a kernel, for some examples each: more would be compiled for long, and leave a card idle."""
+"""Most calls of a kernel for some examples each: more take long to compile, and leave a card idle."""
 TIMES_QUERIES = 2
-"""Most bytes of the gradients of a block's scores, over those of all queries."""
+"""Largest ratio of the bytes of a block's gradients of scores to the bytes of all queries."""
 TILE = 64
-"""Positions that a kernel fills up to a whole number of."""
+"""A kernel pads positions to a multiple of this."""
 SMALLEST_BLOCK = 512
-"""Fewest positions of a block: a kernel of fewer leaves most of a card idle."""
+"""Fewest positions of a block: a smaller kernel leaves most of a card idle."""
 
 
 class Call(NamedTuple):
-    """Settings of a call that do not follow from its arrays: hashable, so that they can be static."""
+    """Settings of a call that do not follow from its arrays. It is hashable, as a static argument."""
 
     scale: float
     """Factor of the scores."""
@@ -36,19 +36,20 @@ class Call(NamedTuple):
     window: int = 0
     """Positions that a query sees, its own included; 0 for all."""
     deterministic: bool = True
-    """Whether the backward pass adds in one order; as the step is compiled, or no kernel is found."""
+    """Whether the backward pass adds in a fixed order. Must equal the option with which the step is compiled, else no
+    kernel is found."""
 
 
 def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple[int, int]:
-    """Returns how a backward pass goes through within SCORES_LIMIT: positions of a block, and examples at a time.
+    """Returns the pieces of a backward pass that stay within SCORES_LIMIT.
 
     Args:
         queries: Shape of the queries.
         keys: Shape of the keys.
-        call: Settings.
+        call: Settings of the call.
 
     Returns:
-        Block, 0 for whole examples; and a number of examples.
+        Positions of a block, 0 for whole examples; and the number of examples at a time.
     """
     batch, length, heads, width = queries
     if not call.deterministic:
@@ -62,33 +63,32 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
     block, most = SMALLEST_BLOCK, min(SCORES_LIMIT, TIMES_QUERIES * 2 * examples * length * heads * width)
     while _scores_bytes((examples, 2 * block, heads), (examples, 2 * block)) <= most:
         block *= 2
-    fits = block < length and (call.causal or length % block == 0)  # else keys that fill up a block would have weights
+    fits = block < length and (call.causal or length % block == 0)  # else padded keys would have weights
     return (block if fits else 0), examples
 
 
 def window_is_dear(queries: tuple[int, ...], call: Call) -> bool:
-    """Returns whether a windowed backward pass takes more than the limit, which no piece of it would: no kernel knows a
-    window between two blocks.
+    """Returns True if a windowed backward pass exceeds SCORES_LIMIT. No kernel has a window between blocks to split it.
 
     Args:
         queries: Shape of the queries.
-        call: Settings.
+        call: Settings of the call.
     """
     one = (1, *queries[1:])
     return bool(call.window) and call.deterministic and _scores_bytes(one, one) > SCORES_LIMIT
 
 
 def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> int:
-    """Returns the bytes of a backward kernel beside its arguments and results.
+    """Returns the bytes of a backward kernel besides its arguments and results.
 
-    Adding in one order it keeps the gradients of all scores, in 16 bits; else sums of the queries' gradients in
-    float32. As an H200 asked for with cuDNN 9.19, of as many heads of keys as of queries (notes, "On an H200");
-    on a card XLA puts what its cuDNN asks for in its place.
+    A kernel that adds in a fixed order keeps the gradients of all scores in 16 bits; another one keeps sums of the
+    queries' gradients in float32. These are the bytes that cuDNN 9.19 requested on an H200, with as many heads of keys
+    as of queries (notes, "On an H200"). On a card XLA replaces them with its cuDNN's own request.
 
     Args:
         queries: Shape of the queries.
-        keys: Shape of the keys, of which the length counts.
-        call: Settings.
+        keys: Shape of the keys. Only the length is read.
+        call: Settings of the call.
     """
     batch, length, heads, width = queries
     largest = _scores_bytes(queries, keys) if call.deterministic else 4 * batch * heads * length * width
@@ -96,7 +96,7 @@ def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call)
 
 
 def _scores_bytes(queries: tuple[int, ...], keys: tuple[int, ...]) -> int:
-    """Returns the bytes of the gradients of all scores, in 16 bits and whole tiles."""
+    """Returns the bytes of the gradients of all scores, in 16 bits and padded to whole tiles."""
     batch, length, heads, *_ = queries
     rows, columns = (-(-count // TILE) * TILE for count in (length, keys[1]))
     return 2 * batch * heads * rows * columns

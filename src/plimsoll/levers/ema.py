@@ -1,13 +1,13 @@
-"""The exponential moving average of the weights: what is evaluated, sampled and served instead of the last weights.
+"""The exponential moving average (EMA) of the weights, which is evaluated, sampled and served instead of the weights.
 
 After every step, average = decay * average + (1 - decay) * weights, from the first weights on (Polyak and Juditsky
-1992; exponential as in Tarvainen and Valpola 2017, https://arxiv.org/abs/1703.01780, equation 1). It is a whole copy of
-the weights: 4 bytes for each, and a lever to keep it in 2.
+1992; exponential as in Tarvainen and Valpola 2017, https://arxiv.org/abs/1703.01780, equation 1). The average is a
+complete copy of the weights: 4 bytes for each weight, or 2 with the lever.
 
-16 bits: bfloat16, rounded at random. What a step adds to the average is far below half a step of bfloat16, so that an
-average rounded to the nearest would stand still. Rounded at random it moves, with a jitter: the root of the product of
-such a step (2^-8 of the weight) and half of what the average lags behind the weights, which is little where the
-learning rate has decayed. Norms and biases stay float32.
+16 bits: bfloat16, rounded at random. A training step changes the average by far less than half a step of bfloat16, so
+that an average rounded to the nearest would stand still. Rounded at random it moves, with noise: the root of the
+product of a bfloat16 step (2^-8 of the weight) and half of the average's lag behind the weights. The lag is small once
+the learning rate has decayed. Norms and biases stay float32.
 """
 
 from dataclasses import dataclass
@@ -25,25 +25,25 @@ EmaBits = Literal[32, 16]
 
 @dataclass(frozen=True)
 class Average:
-    """`decay` per optimizer step, from 0 to 1; `bits` of each number kept.
+    """The rule of the average: `decay` per optimizer step, from 0 to 1, and `bits` of each stored number.
 
-    The weights given to it may be float32 or bfloat16; leaves of one axis or none are kept in float32 either way.
-    `levers.weight_bits.readable(kept)` is what the forward pass takes.
+    Weights may be float32 or bfloat16. Leaves with at most one axis are always stored in float32. The forward pass
+    reads `levers.weight_bits.readable(kept)`.
     """
 
     decay: float
     bits: EmaBits = 32
 
     def start(self, weights: Any) -> Any:
-        """Returns the initial average of weights, as it is stored: float32, or uint16, the bits of bfloat16."""
+        """Returns the initial average as it is stored: float32, or uint16 with the bits of bfloat16."""
         wide = _float32(weights)
         return wide if self.bits == 32 else jax.tree.map(lambda leaf: split(leaf)[0] if leaf.ndim > 1 else leaf, wide)
 
     def after(self, kept: Any, weights: Any, step: Array) -> Any:
-        """Returns the average with the weights after `step` (int32 scalar) in it. Donate `kept`."""
+        """Returns the average, updated by the weights after `step` (int32 scalar). Donate `kept`."""
         leaves, treedef = jax.tree.flatten(kept)
         changed = [
-            self._leaf(old, new, random_key(step, -1 - number))  # other numbers than the weights' own rounding draws
+            self._leaf(old, new, random_key(step, -1 - number))  # negative: other keys than the rounding of weights
             for number, (old, new) in enumerate(zip(leaves, jax.tree.leaves(_float32(weights)), strict=True))
         ]
         return jax.tree.unflatten(treedef, changed)

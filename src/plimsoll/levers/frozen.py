@@ -1,14 +1,14 @@
-"""Frozen weights in fewer bits: bfloat16, int8 or NF4. They take no gradient, so they need no more than to be read.
+"""Frozen weights in fewer bits: bfloat16, int8 or NF4. They have no gradient, so they are only read.
 
-A kernel of (rows, cols) is cut into groups of 64 rows; a group of a column shares one scale, a bfloat16. int8 keeps
-the nearest of 255 equal steps, 1.03 bytes a weight; NF4 the nearest of 16 quantiles of the normal distribution, two
-to a byte, 0.53. Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, section 3. Codes are those of bitsandbytes for
-blocks of 64: chosen with the exact largest of a group, which is rounded when it is kept.
+A kernel of (rows, cols) is cut into groups of 64 rows; each column of a group shares one bfloat16 scale. int8 keeps the
+nearest of 255 equal steps, 1.03 bytes a weight; NF4 the nearest of 16 quantiles of the normal distribution, two to a
+byte, 0.53. Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, section 3. NF4 codes equal those of bitsandbytes for
+blocks of 64: they are chosen with the group's exact largest magnitude, and only the stored scale is rounded.
 
-A weight is widened where it is used, in the forward pass and again in the backward pass, to the type that the product
-reads, and of a large kernel a tile of `TILE` at a time. No activation is kept for a gradient that nobody wants.
+A weight is widened to the product's type at each use, in the forward pass and again in the backward pass. A large
+kernel is widened in tiles of `TILE` elements. No activation is kept for a gradient of frozen weights.
 
-Price: widening, for every dot; on a CPU NF4 costs as much as a small dot does. Leave it off where the weights fit.
+Price: widening for every dot; on a CPU NF4 costs as much as a small dot. Leave it off if the weights fit.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from plimsoll.types import NORMS_AND_BIASES, Compute
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
 READ_BY_ROWS = "embedding"
-"""A leaf on whose path this word stands is looked up, not multiplied: at least 16 bits, but for `--embedding-bits`."""
+"""Word in the path of a leaf whose rows are looked up. `stored` keeps at least 16 bits of it; `--embedding-bits` may
+keep fewer."""
 TILE = 2**23
-"""Elements of a kernel that are widened at a time, at most: 16 MiB of bfloat16."""
+"""Most elements of a kernel that are widened at a time: 16 MiB of bfloat16."""
 SMALLEST = 4096
 """Elements below which a leaf keeps its precision. Norms and biases keep it at any size, stacked or not."""
 
 LEAST = 2.0**-126
-"""Stands for the largest of a group of zeros: the least number that no processor takes for zero."""
+"""Divisor for a group of zeros: the smallest normal float32, which no processor flushes to zero."""
 
 FrozenBits = Literal[32, 16, 8, 4]
 
@@ -60,17 +61,17 @@ NF4_BORDERS = (np.array(NF4_LEVELS[1:], np.float32) + np.array(NF4_LEVELS[:-1], 
 @partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales", "layer"], meta_fields=["bits", "rows"])
 @dataclass(frozen=True)
 class Packed:
-    """A kernel in 8 or 4 bits. It may be stacked: what stands before the last two axes is kept."""
+    """A kernel in 8 or 4 bits, or a stack of kernels: the last two axes are rows and columns."""
 
     codes: Array
     """int8 of (..., groups x 64, cols), or uint8 of half as many rows, two codes a byte."""
     scales: Array
-    """bfloat16 of (..., groups, cols): what the largest of the group was."""
+    """bfloat16 of (..., groups, cols): the largest magnitude of each group."""
     bits: Literal[8, 4] = field(default=8)
     rows: int = field(default=0)
-    """Before they were filled up to whole groups."""
+    """Number of rows before padding to whole groups."""
     layer: Array | None = None
-    """Layer of a stack that this is (`layers_of`): codes and scales are still those of all layers."""
+    """Number of the layer that this is (`layers_of`). Codes and scales are then still those of the whole stack."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class Packed:
 
 
 def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed:
-    """Returns the kernel as the nearest codes; a group of zeros stays zero."""
+    """Returns the kernel, quantised to the nearest codes. A group of zeros stays zero."""
     *lead, rows, cols = kernel.shape
     groups = -(-rows // GROUP)
     filled = jnp.pad(kernel.astype(jnp.float32), [(0, 0)] * len(lead) + [(0, groups * GROUP - rows), (0, 0)])
@@ -102,9 +103,9 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 
 
 def packed_rows(rows: Float[np.ndarray, "cols rows"], bits: Literal[8, 4]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns codes and scales of `packed(rows.T, bits)`, transposed, to the bit, in NumPy: nothing is compiled.
+    """Returns codes and scales of `packed(rows.T, bits)`, transposed, equal to the bit, but computed in NumPy.
 
-    A process grows by tens of MiB where it compiles for the first time, more than a small model takes.
+    The first compilation would grow the process by tens of MiB, more than a small model takes.
     """
     filled = np.pad(rows.astype(np.float32), [(0, 0), (0, -rows.shape[1] % GROUP)])
     grouped = filled.reshape(len(rows), -1, GROUP)
@@ -160,7 +161,7 @@ def _widened(leaf: Any, dtype: Any) -> Any:
 
 
 def _one_layer(kernel: Any) -> Any:
-    """Returns the layer of a stack that a packed kernel is; any other as it is."""
+    """Returns a packed kernel with a `layer` cut out of its stack, and any other kernel unchanged."""
     if not isinstance(kernel, Packed) or kernel.layer is None:
         return kernel
     both = kernel.codes, kernel.scales
@@ -169,7 +170,7 @@ def _one_layer(kernel: Any) -> Any:
 
 
 def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
-    """Returns columns of a packed kernel in float32: rows of the table that it is the transpose of."""
+    """Returns columns of a packed kernel in float32, as rows: a look-up in the table whose transpose it is."""
     flat = at.reshape(-1)
     codes, scales = (jnp.take(part, flat, axis=-1) for part in (kernel.codes, kernel.scales))
     found = _widened(replace(kernel, codes=codes, scales=scales), jnp.float32)
@@ -177,11 +178,10 @@ def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
 
 
 def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Returns what a scan over layers cuts of their stacks, and a function from a layer of it to that layer's tree.
+    """Returns the argument of a scan over layers, and a function from a slice of it to that layer's tree.
 
-    Packed kernels are not cut but closed over, each with the layer's number: what a scan cuts of them is copied
-    wherever a loop over tiles reads it, all of a layer's codes at once. Those in the host's memory are cut, and fetched
-    a layer at a time.
+    Packed kernels are not sliced but closed over, each with the layer's number: a scan would copy all codes of a layer
+    wherever a loop over tiles reads them. Kernels in the host's memory are sliced, and fetched a layer at a time.
     """
     leaves, tree = jax.tree.flatten(stacked, is_leaf=lambda leaf: isinstance(leaf, Packed))
     whole = [isinstance(leaf, Packed) and not on_host(leaf.codes) for leaf in leaves]
@@ -197,7 +197,7 @@ def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def stored(tree: Any, bits: FrozenBits) -> Any:
-    """Returns every large floating-point leaf in so many bits, and in bfloat16 what cannot be packed."""
+    """Returns the tree with every large floating-point leaf in `bits` bits; in bfloat16 if it cannot be packed."""
 
     def stored_leaf(path: Any, leaf: Array) -> Any:
         if bits == 32 or leaf.size < SMALLEST or not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -219,8 +219,8 @@ def frozen_dot(
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone.
 
-    A kernel that is split over devices is `gathered`, or rows are sent instead: of an output layer, whose kernel is far
-    larger than they are.
+    If the kernel is split over devices, `gathered` gathers it. Otherwise rows are sent, as for an output layer, whose
+    kernel is far larger than they are.
     """
     return _frozen(x, kernel, -2, Form.of(compute), gathered)
 
@@ -232,7 +232,7 @@ def frozen_dot_rows(
     *,
     gathered: bool = True,
 ) -> Float[Array, "... rows cols"]:
-    """Returns `x @ table.T`, likewise: the output layer over frozen embeddings of (cols, inner)."""
+    """Returns `x @ table.T`, as `frozen_dot` does: the output layer over frozen embeddings of (cols, inner)."""
     return _frozen(x, table, -1, Form.of(compute), gathered)
 
 
@@ -251,7 +251,7 @@ def _forward(x: Array, kernel: Any, axis: int, form: Form, gathered: bool):
 
 
 def _backward(axis: int, form: Form, gathered: bool, kernel: Any, grad: Array):
-    return over_tiles(grad, kernel, -3 - axis, form, gathered=gathered), None  # of a kernel that is frozen
+    return over_tiles(grad, kernel, -3 - axis, form, gathered=gathered), None  # a frozen kernel has no gradient
 
 
 _frozen_product.defvjp(_forward, _backward)
@@ -268,9 +268,8 @@ def over_tiles(
 ) -> Float[Array, "rows cols"]:
     """Returns the product in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
 
-    No more than about `tile` elements of the kernel are widened at a time: it is cut along the other axis, so that no
-    sum is. What is split over devices is gathered before it is cut, a layer as it is stored; one that is not cut only
-    where it is to be `gathered`.
+    At most about `tile` elements of the kernel are widened at a time: the kernel is cut along the other axis, so that
+    no sum is split. A kernel that is split over devices is gathered, in its stored form, if it is cut or `gathered`.
     """
     kernel, operand = fetched(kernel), form.operand(x)
     cut_axis = -3 - axis
@@ -290,7 +289,7 @@ def over_tiles(
         return lax.dynamic_update_slice_in_dim(result, product(part), start, 1)
 
     tiles, left = divmod(width, many)
-    blank = jnp.zeros if in_mesh() else lax.empty  # which the partitioner cannot split: each device would hold all rows
+    blank = jnp.zeros if in_mesh() else lax.empty  # the partitioner cannot split `empty`: all rows on each device
     result = by_rows(blank((x.shape[0], width), x.dtype))
     result = lax.fori_loop(0, tiles, lambda i, result: one_tile(i * many, many, result), result)
     return one_tile(width - left, left, result) if left else result
@@ -301,9 +300,9 @@ def _read_as_it_is(kernel: Any, dtype: Any) -> bool:
 
 
 def _cuttable(kernel: Any, start: Any) -> Any:
-    """Returns a kernel in bfloat16 as its bits: cut as it is, XLA for CPU widens all of it first.
+    """Returns a bfloat16 kernel as its bits, since XLA for CPU widens a whole bfloat16 array to slice it.
 
-    The barrier ties them to the tile, or their copy would be made before the loop, as large as the kernel.
+    The barrier ties the bits to the tile. Without it they would be copied before the loop, as large as the kernel.
     """
     if isinstance(kernel, Packed) or kernel.dtype != jnp.bfloat16:
         return kernel
@@ -311,7 +310,7 @@ def _cuttable(kernel: Any, start: Any) -> Any:
 
 
 def _columns(width: int, *, most: int) -> int:
-    """Returns how many of `width` columns are a tile: whole groups, and a divisor where one is near."""
+    """Returns the columns of a tile: whole groups, and a divisor of `width` if one is between `most` / 2 and `most`."""
     if width <= max(most, GROUP):
         return width
     groups = max(1, most // GROUP)
@@ -320,7 +319,7 @@ def _columns(width: int, *, most: int) -> int:
 
 
 def _cut(kernel: Any, start: Any, count: int, axis: int) -> Any:
-    """Returns `count` columns or rows of a kernel; of rows, whole groups, but for the last."""
+    """Returns `count` columns or rows of a kernel from `start`. Rows of a packed kernel must start with a group."""
     cut = lax.dynamic_slice_in_dim
     if not isinstance(kernel, Packed):
         return cut(kernel, start, count, axis)

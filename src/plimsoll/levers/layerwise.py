@@ -1,16 +1,15 @@
-"""Layerwise backward-and-update: a layer is updated as soon as it has its gradient, so the whole one never exists.
+"""Layerwise updates: each layer is updated as soon as its gradient is ready, so the whole gradient never exists.
 
 A step's gradient takes 4 bytes a weight, as much as the weights. Here the forward pass keeps the input of every layer,
-the backward pass computes a layer again, and its gradient goes into weights and optimizer state before that of the
-layer below is made: what is left is the gradient of one layer, and of what lies outside the layers (embedding, head).
-Lv et al. 2023, https://arxiv.org/abs/2306.09782 (LOMO).
+and the backward pass computes each layer again. A layer's gradient goes into weights and optimizer state before the
+gradient of the layer below is computed. So the step holds the gradient of one layer, and of the weights outside the
+layers (embedding, head). Lv et al. 2023, https://arxiv.org/abs/2306.09782 (LOMO).
 
-A gradient that is clipped to a global norm needs that norm before the first update: then there are two backward
-passes, one for the norm, whose gradients are thrown away, and one that updates.
+Clipping to a global norm needs the norm before the first update. Then there are two backward passes: one for the norm,
+whose gradients are thrown away, and one that updates.
 
-Price: with one pass the arithmetic is that of `remat block`; with two, 7/4 of it in the layers. Leave it off where
-micro-batches can be smaller: it takes the whole effective batch at once, since a gradient that is summed over
-micro-batches must be held.
+Price: with one pass the arithmetic of `remat block`; with two, 7/4 of that in the layers. Leave it off if smaller
+micro-batches fit: it takes the whole effective batch at once, since a sum over micro-batches needs the whole gradient.
 """
 
 from typing import Any
@@ -26,8 +25,8 @@ from plimsoll.types import Batch, Layered
 def layer_gradient(
     task: Layered, stacked: Any, inputs: Array, number: Array, batch: Batch, towards: Array
 ) -> tuple[Any, Array]:
-    """Returns the gradients of the weights and of the input of layer `number`, from `towards`, that of its output."""
+    """Returns the gradients of layer `number` for its weights and its input, from `towards`, the output's gradient."""
     cut = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
-    weights, x = fetched(cut)  # where inputs wait on the host
+    weights, x = fetched(cut)  # inputs may lie on the host
     _, pull = jax.vjp(lambda weights, x: task.block(weights, x, batch, number), readable(weights), x)
     return pull(towards)

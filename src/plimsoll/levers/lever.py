@@ -1,10 +1,9 @@
-"""The record of a lever: everything that the rest of the package has to know of it, in one place.
+"""The record of a lever: everything that the rest of the package needs to know about the lever.
 
-A lever trades memory against time or precision. Its code and the formula of its bytes stand in a file of `levers/`;
-its record stands in `levers/records/`, which imports no JAX, so that options, refusals and tables can be made from it
-at once. `levers/registry.py` collects the records. Made from them are the options of the command line and their help,
-what a pinned value may be, the values that the planner tries, the rungs of a ladder, the rows of a plan's table, and
-the class of a plan's numerics.
+A lever trades memory against time or precision. Its code and the formula of its bytes are in a file of `levers/`. Its
+record is in `levers/records/`, which imports no JAX, so that help and refusals come at once. `levers/registry.py`
+collects the records. The records define the options of the command line and their help, the allowed pins, the values
+that the planner tries, the rungs of a ladder, the rows of a plan's table, and the class of a plan's numerics.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from plimsoll.errors import RecipeError
 from plimsoll.types import Numerics
 
 CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
-"""Classes of numerics, from the one that leaves the numbers alone to the one that touches them most."""
+"""Classes of numerics, from unchanged results to the largest changes."""
 
 
 Values = Mapping[str, Any]
 """Names of levers to their values."""
 Text = str | Mapping[Any, str]
-"""Text about a value, for which `{value}` stands; or the text for each value."""
+"""Template of a text, with `{value}` for the value; or a text for each value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A planning problem as far as levers know it; `planner.types.Problem` has the rest of it."""
+    """The part of a planning problem that levers read. `planner.types.Problem` adds the rest."""
 
     recipe: str
     chip: str
@@ -36,25 +35,25 @@ class Problem:
     devices: int = 1
     effective_batch: int
     normalised_together: int = 1
-    """Examples of which every device has a multiple in a micro-batch, because the model normalises them together."""
+    """Examples that the model normalises together. A device's share of a micro-batch is a multiple of it."""
     loss_rows: int | None = None
-    """Rows of logits that an example has; None where that is not known."""
+    """Rows of logits of an example; None if unknown."""
     numerics: str
     supported: tuple[str, ...]
-    """Levers that the recipe's code makes use of (`Hints.levers`)."""
+    """Levers that the recipe's code supports (`Hints.levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
-    """True where all logits at once are tried before those."""
+    """Whether the search also tries all logits at once, before these chunks."""
     attention_chunks: tuple[int, ...] = ()
     mlp_chunks: tuple[int, ...] = ()
     layerwise: int = 0
-    """Backward passes of a step that updates layer by layer; 0 where the recipe has no such step."""
+    """Backward passes of a step that updates layer by layer; 0 if the recipe has no such step."""
     pins: Values = field(default_factory=dict)
     """Levers the user set."""
 
 
 class Rates(Protocol):
-    """A chip's rates as far as levers know them: `planner.types.Rates` are such."""
+    """The rates of a chip that levers read. `planner.types.Rates` implements this protocol."""
 
     @property
     def flops(self) -> Mapping[str, float]: ...
@@ -63,33 +62,33 @@ class Rates(Protocol):
 
 
 class LeftOut(Exception):
-    """The reason why a recipe's ladder has no such rung."""
+    """Raised with the reason why a recipe's ladder leaves out a rung."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """A step of the ladder on which a lever is pulled."""
+    """A rung of the ladder: sets one lever."""
 
     name: str
     words: str
-    """Description of its effect; `{}` stands for the value."""
+    """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever; or a function of the problem and of the levers so far that returns it, or raises LeftOut."""
+    """Value of the lever; or a function from the problem and the levers so far to the value. It may raise LeftOut."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """A name in `Hints.levers`: the recipe's own code has to do something for the lever."""
+    """A name in `Hints.levers`: code that a recipe needs for a lever."""
 
     name: str
     owner: Literal["loss", "optimizer"] = "loss"
     lacking: str = ""
-    """Refusal of a pin where it is missing, with `{recipe}` for the recipe's name; by default a general one."""
+    """Refusal of a pin if a recipe lacks this code, with `{recipe}` for the recipe's name; by default a general one."""
     no_rung: str = "the recipe's loss makes no use of this lever"
-    """Reason that the ladder gives where it is missing."""
+    """Reason that the ladder gives if a recipe lacks this code."""
 
     def refusal(self, recipe: str) -> str:
-        """Returns why a value that needs this would change nothing for `recipe`."""
+        """Returns the message that refuses a pin which `recipe` does not support."""
         general = (
             "the {owner} of {recipe} makes no use of that lever. Leave it out, or let the recipe support it"
             " (docs/your-own.md)"
@@ -99,61 +98,61 @@ class Support:
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
-    """A choice of the planner that changes what a step costs, and not what is learned beyond its numerics."""
+    """A choice of the planner that changes the memory, time or numerics of a step, but not the training problem."""
 
     name: str
     """Field of a plan. The option is the name with hyphens."""
     type: Any
-    """A Literal of its values from the fastest to the smallest; or int, or bool."""
+    """A Literal of the values from the fastest to the smallest in memory; or int, or bool."""
     least: int = 0
     """Smallest value of an int."""
     help: str
-    """Text of its option in `plan --help` and `train --help`."""
+    """Text of the option in `plan --help` and `train --help`."""
     plain: Any
-    """Value as if memory were free, where a ladder begins; None for the whole effective batch."""
+    """Value if memory were free, where a ladder begins; None for the whole effective batch."""
     touches: Numerics = "exact"
     """Class of numerics of every value but the plain one."""
     compiled: bool = True
-    """False where no compiled function depends on it."""
+    """False if no compiled function depends on the lever."""
     supports: tuple[Support, ...] = ()
-    """What a recipe has to support for a value other than the plain one; empty where every recipe can."""
+    """Code that a recipe needs for values other than the plain one; empty if every recipe has it."""
     needs: Callable[[Any], Sequence[str]] | None = None
-    """From a value to the names in `supports` that it needs; by default the first, for all but the plain value."""
+    """Returns the names in `supports` that a value needs; by default the first name, and none for the plain value."""
 
     by_itself: bool = False
-    """True where the planner chooses it by other means than its combinations: micro-batch, prefetch, saving."""
+    """True if the planner does not combine the lever with others: micro-batch, prefetch, saving."""
     by_user: bool = False
-    """True where only the user gives it another value than the plain one: the search tries none."""
+    """True if only the user sets the lever. The search then tries the plain value alone."""
     chained: bool = False
-    """True where it is pulled after the levers that are chained before it, and keeps those at their last value."""
+    """True if the search changes the lever only while the chained levers before it are at their last value."""
     worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
-    """Values that the search tries where nothing is pinned, from the fastest to the smallest; by default all."""
+    """Values that the search tries if the lever is not pinned, from fastest to smallest in memory; by default all."""
     refused: Callable[[Problem, Rates, Any], str | None] | None = None
-    """Why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
+    """Returns why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
     goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
-    """Whether a combination of levers makes sense, given all values that are tried of each."""
+    """Returns False for a useless combination of levers. The second argument has all values that the search tries."""
 
     same_step: Callable[[Problem, Any, Any, int], bool] | None = None
-    """From two values and the examples of a micro-batch to whether they make the same step; by default no two do."""
+    """Returns True if two values make the same step with a micro-batch of so many examples. By default no two do."""
     sets_apart: Collection[str] = ()
-    """Platforms for whose compilers how far a trace is off with one value says nothing of another's."""
+    """Platforms where each value has its own error of traced bytes against compiled bytes."""
 
     may_gain: Callable[[Any, Problem], float] | None = None
-    """Share of a step's time that a value may come down to beyond what rates can tell; by default 1. Where plans are
-    timed, the search tries it for that."""
+    """Smallest ratio of measured to predicted time that a value may reach; by default 1. If plans are timed, the search
+    tries values below 1."""
 
     rungs: tuple[Rung, ...] = ()
-    """Its steps of the ladder; empty where a ladder cannot show it."""
+    """Rungs of the ladder that set the lever; empty if a ladder cannot show it."""
     words: Text | None = None
-    """Few words for a value in progress lines and refusals; by default its name and the value."""
+    """Few words for a value in progress lines and refusals; by default the lever's name and the value."""
     plain_words: str = ""
-    """The same of the plain value, by default nothing."""
+    """Words for the plain value, by default none."""
     label: str = ""
-    """First column of its row in a plan's table."""
+    """First column of the lever's row in a plan's table."""
     row: Text = "{value}"
-    """Text of that row; `{plan}` stands for the plan."""
+    """Second column of the row, with `{plan}` for the plan."""
     plain_row: str = ""
-    """The same of the plain value, by default nothing: the row is left out."""
+    """Second column for the plain value. If empty, the table has no row for it."""
 
     @property
     def flag(self) -> str:
@@ -161,24 +160,24 @@ class Lever:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values from the fastest to the smallest; empty where any whole number will do."""
+        """All values from the fastest to the smallest in memory; empty for an int."""
         return (True, False) if self.type is bool else get_args(self.type)
 
     def allows(self, value: Any) -> bool:
-        """Returns whether `value` is one of its values: True is no number here, although Python says so."""
+        """Returns True if the lever can have this value. A bool does not count as an int."""
         if self.values:
             return any(type(value) is type(known) and value == known for known in self.values)
         return isinstance(value, int) and not isinstance(value, bool) and value >= self.least
 
     @property
     def allowed(self) -> str:
-        """Its values, in words."""
+        """The possible values, in words."""
         if self.values:
             return "one of " + ", ".join(map(repr, self.values))
         return f"a whole number (int), {self.least} or more"
 
     def missing(self, value: Any, supported: Collection[str]) -> Support | None:
-        """Returns what `value` needs first that is not supported; None where all is."""
+        """Returns the first need of `value` that is not in `supported`, or None."""
         if self.needs is not None:
             needed = self.needs(value)
         else:
@@ -189,7 +188,7 @@ class Lever:
         return "exact" if value == self.plain else self.touches
 
     def tried(self, problem: Problem, rates: Rates) -> list[Any]:
-        """Returns the values to search: the pinned one alone, else those that are worth trying and possible.
+        """Returns the values to search: only the pinned value, or all values that are possible and worth trying.
 
         Raises:
             RecipeError: The pinned value is impossible.
@@ -215,12 +214,12 @@ class Lever:
         return 1.0 if self.may_gain is None else self.may_gain(value, problem)
 
     def described(self, value: Any) -> str:
-        """Returns few words for `value`; empty where it is not worth saying."""
+        """Returns few words for `value`; empty if it needs no mention."""
         words = f"{self.name.replace('_', ' ')} {{value}}" if self.words is None else self.words
         return _text(self.plain_words if value == self.plain else words, value)
 
     def table_row(self, value: Any, plan: Any) -> tuple[str, str] | None:
-        """Returns label and text of its row in a plan's table; None where it is left out."""
+        """Returns both columns of the lever's row in a plan's table; None for no row."""
         text = _text(self.plain_row if value == self.plain else self.row, value, plan)
         return (self.label or self.name.replace("_", " "), text) if text else None
 

@@ -1,13 +1,13 @@
-"""LoRA: the weights stay as they are, and a product of two thin matrices beside each is learned.
+"""LoRA: the weights are frozen, and for each adapted kernel the product of two thin matrices is learned.
 
 `x @ kernel + (alpha / rank) (x @ a) @ b`, with `a` of (inner, rank) drawn at random and `b` of (rank, cols) zero, so
-that training starts from what the frozen model computes. Hu et al. 2021, https://arxiv.org/abs/2106.09685, equation 3.
-With rsLoRA the scale is alpha / sqrt(rank): Kalajdzievski 2023, https://arxiv.org/abs/2312.03732. Initial values and
-dropout, of the input of `a` alone, are those of PEFT.
+that training starts from the frozen model's results. Hu et al. 2021, https://arxiv.org/abs/2106.09685, equation 3. With
+rsLoRA the scale is alpha / sqrt(rank): Kalajdzievski 2023, https://arxiv.org/abs/2312.03732. Initial values are those
+of PEFT, as is dropout, which applies only to the input of `a`.
 
-It saves gradient and moments of all that is frozen, and lets that be kept in fewer bits (frozen.py). The backward pass
-keeps the input of the product and nothing else: `x @ a` is computed again, and so is dropout's mask, from its key. Not
-a lever of the planner: it changes what is learned, so a recipe chooses it.
+It saves the gradients and moments of frozen weights, which can also be stored in fewer bits (frozen.py). Only the input
+of the product is kept for the backward pass, which computes `x @ a` and dropout's mask again. It is no lever of the
+planner, because it changes the result of training: a recipe chooses it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from plimsoll.types import Batch, Carry, Compute, LossSum, Metrics, Params, Stac
 )
 @dataclass(frozen=True)
 class Adapted:
-    """A frozen kernel of (..., inner, cols) and what is learned beside it."""
+    """A frozen kernel of (..., inner, cols) with its adapter."""
 
     base: Any
     """An array or `Packed`."""
@@ -49,11 +49,11 @@ class Adapted:
     keys: UInt32[Array, "... examples"] | None = None
     """Key of each example's mask; None for no dropout."""
     first: Array | None = None
-    """Position in the sequence of the input's first row, where it is a chunk of one."""
+    """Position in the sequence of the input's first row, if the input is a chunk of the sequence."""
 
 
 def from_position(tree: Any, first: Array) -> Any:
-    """Returns parameters with every `Adapted` told that its input begins at this position of the sequence."""
+    """Returns the parameters for an input that begins at position `first` of the sequence, for dropout's masks."""
 
     def told(leaf: Any) -> Any:
         return replace(leaf, first=first) if isinstance(leaf, Adapted) and leaf.keys is not None else leaf
@@ -62,7 +62,7 @@ def from_position(tree: Any, first: Array) -> Any:
 
 
 def linear(x: Float[Array, "... inner"], kernel: Any, compute: Form | Compute) -> Float[Array, "... cols"]:
-    """Returns `x @ kernel` whatever form the kernel has: an array, frozen in fewer bits, or adapted."""
+    """Returns `x @ kernel` for any form of the kernel: an array, frozen in fewer bits, or adapted."""
     if isinstance(kernel, Adapted):
         rows = x.reshape(-1, x.shape[-1])
         kind = _Kind(kernel.scale, kernel.dropout, Form.of(compute))
@@ -74,14 +74,14 @@ def linear(x: Float[Array, "... inner"], kernel: Any, compute: Form | Compute) -
 
 
 class _Kind(NamedTuple):
-    """Settings of an adapted product: hashable, so that it is compiled once for each."""
+    """Settings of an adapted product. It is hashable, as a static argument."""
 
     scale: float
     dropout: float
     form: Form
 
     def dropped(self, x: Array, keys: Array | None) -> Array:
-        """Returns rows with their share of zeros, the rest scaled; what flows back is dropped alike."""
+        """Returns rows under dropout. The gradient of the rows goes through the same function."""
         if keys is None:
             return x
         columns = jnp.arange(x.shape[1], dtype=jnp.uint32)
@@ -90,14 +90,14 @@ class _Kind(NamedTuple):
         return jnp.where(kept, x * jnp.asarray(1 / (1 - self.dropout), x.dtype), jnp.zeros((), x.dtype))
 
     def reduced(self, x: Array, a: Array, keys: Array | None) -> Array:
-        """Returns `scale x @ a`, of (rows, rank)."""
+        """Returns `scale * dropped(x) @ a`, of shape (rows, rank)."""
         form = self.form
         product = form.contract(form.operand(self.dropped(x, keys)), form.operand(a), b_axis=-2)
         return form.operand(self.scale * product)
 
 
 def _keys_of_rows(kernel: Adapted, shape: tuple[int, ...]) -> Array | None:
-    """Returns a key for each row of an input of (examples, positions, inner); None where nothing is dropped."""
+    """Returns a key for each row of an input of (examples, positions, inner); None without dropout."""
     if kernel.keys is None or not kernel.dropout:
         return None
     positions = jnp.arange(math.prod(shape[1:-1])) + (0 if kernel.first is None else kernel.first)
@@ -125,16 +125,16 @@ def _backward(kind: _Kind, kept: Any, grad: Array):
     towards_a = form.contract(form.transposed(dropped), towards_reduced, b_axis=-2, to=a.dtype)
     through_a = form.contract(towards_reduced, form.operand(a), b_axis=-1, to=grad.dtype)
     towards_x = over_tiles(grad, base, -1, form) + kind.dropped(through_a, keys)
-    return towards_x, None, towards_a, towards_b, None  # nothing of the base, which is frozen
+    return towards_x, None, towards_a, towards_b, None  # the base is frozen and has no gradient
 
 
 _adapted.defvjp(_forward, _backward)
 
 
 class LoRA:
-    """A `Task` that learns thin matrices beside those kernels of another task whose path matches a pattern.
+    """A `Task` that learns adapters for kernels of another task, whose paths match a pattern.
 
-    Everything that `task` would learn is frozen. The task's dots have to go through `linear`.
+    All weights of that task are frozen. It must compute its products by `linear`.
     """
 
     def __init__(
@@ -153,12 +153,12 @@ class LoRA:
             task: The task whose weights are frozen.
             targets: Kernels that get an adapter, as `patterns_of` takes them.
             rank: Columns of `a` and rows of `b`.
-            alpha: Scale, before it is divided by the rank; the rank if left out.
-            rslora: Divide by the root of the rank instead.
+            alpha: Scale before division by the rank; by default the rank.
+            rslora: Whether to divide by the square root of the rank instead.
             dropout: Share of the input of `a` that is left out in training.
 
         Raises:
-            RecipeError: A number is out of its bounds, or a pattern is none.
+            RecipeError: A number is out of its bounds, or `targets` is no regular expression.
         """
         if rank < 1:
             raise RecipeError(f"the rank of LoRA must be 1 or more, got {rank}")
@@ -182,7 +182,7 @@ class LoRA:
         return {"trainable": learned, "frozen": {"base": params["trainable"], "frozen": params.get("frozen", {})}}
 
     def adapted_shapes(self, weights: Any) -> dict[str, tuple[int, ...]]:
-        """Returns path and shape of every kernel that gets an adapter, as `kernels_to_adapt` finds them."""
+        """Returns the shape of every kernel that gets an adapter, by path (`kernels_to_adapt`)."""
         leaves = {
             jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
             for path, leaf in jax.tree_util.tree_flatten_with_path(weights)[0]
@@ -198,14 +198,14 @@ class LoRA:
         return self.task.loss(whole, carry, batch, keys, train=train)
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns the frozen weights in so many bits, in the form that the other task keeps (`types.StoresFrozen`)."""
+        """Returns the frozen weights in `bits` bits, in the other task's own format, if any (`types.StoresFrozen`)."""
         if not isinstance(self.task, StoresFrozen):
             return stored(frozen, bits)
         own = frozen["frozen"]
         return {"base": self.task.stored(frozen["base"], bits), "frozen": self.task.stored(own, bits) if own else own}
 
     def adapted(self, params: Params, keys: Array | None = None) -> Any:
-        """Returns the base, with what is learned beside it; under dropout if there are keys, one for each example."""
+        """Returns the base with its adapters. `keys`, one for each example, apply dropout."""
         numbers = {name: number for number, name in enumerate(params["trainable"])}
         examples = None if keys is None or not self.dropout else jax.vmap(jax.random.bits)(keys)
 
@@ -215,7 +215,7 @@ class LoRA:
             if adapter is None:
                 return jax.tree.map(jax.lax.stop_gradient, leaf)
             a, b = adapter["a"], adapter["b"]
-            # The scale is the same in every layer, so that a scan may cut the rest.
+            # The scale is static and the same in every layer, so that a scan can slice the other fields.
             adapted = Adapted(leaf, a, b, self.scale, self.dropout)
             return adapted if examples is None else replace(adapted, keys=_keys(examples, a.shape[:-2], numbers[name]))
 
@@ -224,6 +224,6 @@ class LoRA:
 
 
 def _keys(examples: UInt32[Array, " examples"], lead: tuple[int, ...], number: int) -> UInt32[Array, "... examples"]:
-    """Returns the keys of an adapter: of every layer its own."""
+    """Returns the keys of an adapter: one for each layer and example."""
     own = np.arange(math.prod(lead), dtype=np.uint32) + np.uint32((number * GOLDEN) % 2**32)
     return random_bits(examples[None, :], jnp.asarray(own)[:, None]).reshape(*lead, -1)

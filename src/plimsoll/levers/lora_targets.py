@@ -1,4 +1,4 @@
-"""Which kernels get an adapter (lora.py): what `--lora-targets` names, held against the leaves of a model. No JAX."""
+"""Kernels that get an adapter (lora.py): matches `--lora-targets` against the leaves of a model. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from plimsoll.errors import RecipeError, names_in_words
 KERNELS = {
     "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
 }  # fmt: skip
-"""Short name of a target to the kernel's name in our models."""
+"""Names of kernels in our models, by short name of a target."""
 ALL_LINEAR = "all-linear"
 
 
 def patterns_of(targets: str) -> tuple[str, ...]:
-    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, from what `--lora-targets` says.
+    """Returns regular expressions of leaf paths, like `blocks/query/kernel`, for a value of `--lora-targets`.
 
     Args:
-        targets: `all-linear`, every kernel of the blocks; short names, like `q,k,v,o,gate,up,down`; or anything else, a
-            regular expression that matches a path from its beginning to its end.
+        targets: `all-linear` for every kernel of the blocks; short names, like `q,k,v,o,gate,up,down`; or a regular
+            expression that matches a complete path.
 
     Raises:
-        RecipeError: Nothing is named, or a pattern is no regular expression.
+        RecipeError: `targets` is empty, or no regular expression.
     """
     names = [name.strip() for name in targets.split(",")]
     if names == [ALL_LINEAR]:
@@ -42,15 +42,15 @@ def patterns_of(targets: str) -> tuple[str, ...]:
 def kernels_to_adapt(
     leaves: Mapping[str, tuple[int, ...]], patterns: Sequence[str], rank: int
 ) -> dict[str, tuple[int, ...]]:
-    """Returns path and shape of every kernel that gets an adapter.
+    """Returns the shape of every kernel that gets an adapter, by path.
 
     Args:
-        leaves: Path and shape of every leaf of the model.
-        patterns: From `patterns_of`.
+        leaves: Shape of every leaf of the model, by path.
+        patterns: Regular expressions from `patterns_of`.
         rank: Rank of the adapters.
 
     Raises:
-        RecipeError: The patterns match nothing, or everything, or no kernel, or one of a smaller rank.
+        RecipeError: The patterns match no leaf, all leaves, or a leaf that is no kernel; or the rank is too large.
     """
     found = {name: shape for name, shape in leaves.items() if any(re.fullmatch(p, name) for p in patterns)}
     asked = " or ".join(patterns)
@@ -70,13 +70,13 @@ def kernels_to_adapt(
         inner, cols = shape[-2:]
         if rank > min(inner, cols):
             raise RecipeError(
-                f"LoRA of rank {rank} is more than {name} of {inner} x {cols} has: at most {min(inner, cols)}"
+                f"LoRA of rank {rank} is too large for {name} of {inner} x {cols}: at most {min(inner, cols)}"
             )
     return found
 
 
 def named(paths: Sequence[str]) -> str:
-    """Returns `--lora-targets` for these paths: short names, where each has one."""
+    """Returns a value of `--lora-targets` that matches these paths: short names, if every path has one."""
     short = {f"blocks/{kernel}/kernel": name for name, kernel in KERNELS.items()}
     if all(path in short for path in paths):
         return ",".join(name for path, name in short.items() if path in paths)

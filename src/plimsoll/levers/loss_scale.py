@@ -1,16 +1,17 @@
-"""Dynamic loss scaling: what makes gradients fit into float16.
+"""Dynamic loss scaling, which makes gradients fit into float16.
 
-float16 ends at 65,504 and loses what is below 6e-8; gradients of a mean loss are often smaller. So the loss is
-multiplied by `scale` before the backward pass and the gradient divided by it after. When a gradient overflows, the step
-is skipped and the scale halved; after `PATIENCE` steps without one it is doubled. Micikevicius et al. 2018,
-https://arxiv.org/abs/1710.03740, section 3.2.
+float16 ends at 65,504 and rounds numbers below 6e-8 to zero; gradients of a mean loss are often smaller. So the loss is
+multiplied by `scale` before the backward pass, and the gradient divided by it afterwards. If a gradient overflows, the
+step is skipped and the scale halved; after `PATIENCE` steps without an overflow it is doubled. Micikevicius et al.
+2018, https://arxiv.org/abs/1710.03740, section 3.2.
 
-Powers of two only, so scaling rounds nothing. Price: two numbers of state, one look at every gradient, and the skipped
-steps. Only float16 needs it: bfloat16 and TF32 reach as far as float32.
+The scale is a power of two, so scaling rounds nothing. Price: three numbers of state, one pass over every gradient, and
+the skipped steps. Only float16 needs it: bfloat16 and TF32 have the range of float32.
 
-In a step: `value_and_grad` of `loss * state.scale` for every micro-batch; `unscaled` the sum of gradients; update as
-ever; `chosen` between the new and the old parameters and optimizer state, so that on a skipped step neither moments
-nor the schedule's count advance; `adjusted` the state. The step's own number goes on: it is the position in the data.
+In a step: `value_and_grad` of `loss * state.scale` for every micro-batch; `unscaled` for the sum of gradients; the
+usual update; `chosen` between new and old parameters and optimizer state, so that a skipped step advances neither
+moments nor the schedule's count; `adjusted` for the next state. The step's number does advance: it is the position in
+the data.
 """
 
 from typing import Any, NamedTuple
@@ -25,13 +26,13 @@ PATIENCE = 2_000
 
 
 class LossScale(NamedTuple):
-    """Part of the training state: saved, restored and donated with it."""
+    """Loss scale and its counters, a part of the training state."""
 
     scale: Float[Array, ""]
     good_steps: Int[Array, ""]
-    """Since the scale was last changed."""
+    """Number of steps without an overflow since the scale last changed."""
     skipped_steps: Int[Array, ""]
-    """Of the whole run. A run that skips every step has diverged: the scale stays at `SMALLEST` and this rises."""
+    """Number of skipped steps of the whole run. If it rises while the scale is `SMALLEST`, the run has diverged."""
 
 
 def start() -> LossScale:
@@ -39,23 +40,23 @@ def start() -> LossScale:
 
 
 def unscaled(gradient: Any, state: LossScale) -> tuple[Any, Bool[Array, ""]]:
-    """Returns the gradient of the loss itself, for clipping and the optimizer, and whether all of it is finite."""
+    """Returns the gradient of the unscaled loss, and whether every element is finite."""
     gradient = jax.tree.map(lambda leaf: leaf / state.scale.astype(leaf.dtype), gradient)
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)]
     return gradient, jnp.all(jnp.stack(leaves))
 
 
 def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """Returns `new` where the step is taken, `old`, to the bit, where it is skipped."""
+    """Returns `new` if the gradient is finite, else `old`, unchanged to the bit."""
 
     def chosen_leaf(new: Any, old: Any) -> Any:
-        return old if new is old else jnp.where(finite, new, old)  # what is frozen may lie on the host
+        return old if new is old else jnp.where(finite, new, old)  # `where` cannot read frozen weights on the host
 
     return jax.tree.map(chosen_leaf, new, old)
 
 
 def adjusted(state: LossScale, finite: Bool[Array, ""]) -> LossScale:
-    """Returns the state of the next step."""
+    """Returns the loss scale of the next step."""
     good = jnp.where(finite, state.good_steps + 1, 0)
     grows = good >= PATIENCE
     grown = jnp.where(grows, jnp.minimum(2 * state.scale, LARGEST), state.scale)

@@ -1,13 +1,13 @@
-"""The feed-forward part of a block, a few positions of the sequence at a time.
+"""Computes the feed-forward part of a block for a few positions of the sequence at a time.
 
-It treats every position alone, and is wider than the stream: gate, up and their product of 14,336 numbers a token, and
-a gradient of each, are 172 KB a token in bfloat16, where the stream itself has 8 KB. Here `mlp_chunk` positions go
-through norm, feed-forward part and residual at a time, and the backward pass computes each chunk again from its rows of
-the stream. Bekman et al. 2025, Arctic Long Sequence Training (TiledMLP), https://arxiv.org/abs/2506.13996, section 3.1.
+The feed-forward part treats every position alone, and is wider than the residual stream. Gate, up and their product of
+14,336 numbers a token, and a gradient of each, are 172 KB a token in bfloat16; the stream has 8 KB. Here `mlp_chunk`
+positions go through norm, feed-forward part and residual at a time, and the backward pass computes each chunk again
+from its rows of the stream. Bekman et al. 2025, Arctic Long Sequence Training (TiledMLP),
+https://arxiv.org/abs/2506.13996, section 3.1.
 
-Price: one more forward pass of the feed-forward part, where the block would not have been computed again anyway
-(`remat`), and products of fewer rows. Leave it off (0) where a sequence is no longer than some chunks, and where blocks
-keep what they compute.
+Price: products of fewer rows, and one more forward pass of the feed-forward part unless `remat` computes the block
+again anyway. Leave it off (0) for a sequence of only a few chunks, and if `remat` keeps activations.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def in_chunks(
     *,
     chunk: int,
 ) -> Float[Array, "batch length width"]:
-    """Returns `function(params, x, 0)` of a function that treats every position alone, `chunk` positions at a time.
+    """Returns `function(params, x, 0)`, computed for `chunk` positions at a time.
 
-    The backward pass keeps `x` alone. A chunk of 0, or one that is no shorter than the sequence, changes nothing.
+    Only `x` is kept for the backward pass. A chunk of 0, or of at least the length, calls `function` once.
 
     Args:
-        function: Function of the parameters, of rows of the stream, and of the position of the first of them. It may
-            close over settings, but over no array.
-        params: Its parameters, of which each may take a gradient.
-        x: Stream.
-        chunk: Positions at a time; need not divide the length.
+        function: Function from parameters, rows of the residual stream and the position of the first row to new rows.
+            It must treat every position alone, and close over no array.
+        params: Parameters of the function; each may have a gradient.
+        x: Residual stream.
+        chunk: Positions of a chunk; need not divide the length.
     """
     batch, length, width = x.shape
     if not chunk or chunk >= length:

@@ -1,21 +1,22 @@
-"""Offload: optimizer state, or frozen weights, lie in the host's memory, and are on the device a piece at a time.
+"""Offload: optimizer state and frozen weights lie in the host's memory, and are fetched to the device in pieces.
 
-So does the average of the weights, where one is kept in float32; an evaluation fetches it whole.
+The optimizer state includes the average of the weights if it is kept in float32. An evaluation fetches the complete
+average.
 
-AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device nothing but
-the pieces that are on their way: a layer of a stacked leaf, or as many rows as make `PIECE` elements. Each is fetched,
-changed and sent back inside a loop. Without the loop it would be for nothing: given whole leaves to fetch, the
-compilers for GPUs and TPUs fetch all of them first (notes, "Offload"). Ren et al. 2021, ZeRO-Offload,
-https://arxiv.org/abs/2101.06840, section 4; there the update itself is made on the host, here on the device.
+AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device only the
+pieces in transfer: a layer of a stacked leaf, or as many rows as make `PIECE` elements. A loop fetches, changes and
+sends back one piece at a time. Without the loop nothing would be saved: the compilers for GPUs and TPUs fetch all
+complete leaves first (notes, "Offload"). Ren et al. 2021, ZeRO-Offload, https://arxiv.org/abs/2101.06840, section 4,
+update on the host; here the device updates.
 
-Price: the state over the link to the host twice a step, down and up. Leave it off where the state fits, and on a CPU,
-where the host's memory is the device's: it is refused there. The numbers are those of the whole update.
+Price: the state crosses the link to the host twice a step. Leave it off if the state fits. On a CPU, whose memory is
+the host's, plans refuse it. The results are those of an update without offload.
 
-Frozen weights can lie there, too: stacks of layers, of which each dot fetches its own kernel (`levers.frozen.widened`),
-inside the loop over layers and again in the backward pass. Price: all of them over the link twice a micro-batch.
+Frozen weights can be offloaded, too, if they are stacks of layers. Each dot fetches its kernel inside the loop over
+layers (`levers.frozen.widened`), and again in the backward pass. Price: they cross the link twice a micro-batch.
 
-What lies where is in the types (`float32<host>`): a function of arrays sees it, and a state that lies on the device is
-updated as ever. `memory_kinds` says it for a state, of whatever leaves it has; `over_host_pieces` is the loop.
+The type of a traced array has its memory (`float32<host>`), so the same functions update a state on the device.
+`memory_kinds` returns the memory of each leaf of a state, and `over_host_pieces` is the loop.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from plimsoll.levers.sharding import device_bytes
 from plimsoll.types import Offload
 
 DEVICE, HOST = "device", "pinned_host"
-"""JAX's memory kinds. Pinned: a device copies from it without asking the operating system."""
+"""JAX's memory kinds. A device copies from pinned memory without the operating system."""
 SMALLEST_MOVED = 2**14
 """Elements below which a leaf stays on the device: a step's number, a norm's moments."""
 STACKED = 3
-"""Axes of a stack of matrices: the first is that of layers."""
+"""Axes of a stack of matrices, whose first axis is the layers."""
 PIECE = 2**22
-"""Elements of a piece, at most, where a row is not larger: 16 MiB of float32, a quarter of a millisecond of PCIe 5."""
+"""Most elements of a piece, unless one row is larger: 16 MiB of float32, a quarter of a millisecond on PCIe 5."""
 
 
 TILE = 8
-"""Rows that lie together on a TPU. Its compiler (libtpu 0.0.42) aborts on a piece of a matrix that is not whole tiles:
-on the last one of 50,257 rows, not of 50,304."""
+"""Rows of a tile in a TPU's memory. A piece of a matrix must be whole tiles: libtpu 0.0.42 aborts on the last piece of
+50,257 rows, but compiles 50,304."""
 
 
 def memory_kinds(state: Any, offload: Offload) -> Any:
-    """Returns DEVICE or HOST for every leaf of a state, of arrays or of shapes."""
+    """Returns DEVICE or HOST for every leaf of a state, whose leaves are arrays or shapes."""
 
     def kind(path: tuple, leaf: Any) -> str:
         return HOST if _part(path, leaf) in OFFLOADED[offload] else DEVICE
@@ -56,7 +57,7 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
 
 
 def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
-    """Returns the bytes of one device's share of each part in `OFFLOADED` that can be placed on the host."""
+    """Returns the bytes of one device's share that can be placed on the host, by part of the state."""
     parts = dict.fromkeys(OFFLOADED["all"], 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if (part := _part(path, leaf)) is not None:
@@ -65,9 +66,9 @@ def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
 
 
 def _part(path: tuple, leaf: Any) -> str | None:
-    """Returns the part of the state that a leaf may be moved with; None where it stays on the device.
+    """Returns the part of the state with which a leaf is moved; None if the leaf always stays on the device.
 
-    Of frozen weights, stacks of layers: other matrices are read whole, and would be on the device as a whole.
+    Only stacks of layers are moved of frozen weights, because a dot reads any other matrix as a whole.
     """
     entry, *rest = (str(getattr(each, "key", each)) for each in path)
     if leaf.size < SMALLEST_MOVED:
@@ -78,10 +79,14 @@ def _part(path: tuple, leaf: Any) -> str | None:
 
 
 def placed(state: Any, offload: Offload, mesh: Mesh | AbstractMesh, specs: Any = None) -> Any:
-    """Returns a sharding with its memory kind for every leaf; `specs` as `sharding.state_specs` makes them, else whole.
+    """Returns a sharding with a memory kind for every leaf.
 
-    On an abstract mesh (`mesh.abstract_mesh`, under `jax.set_mesh(mesh)`) the kinds survive where a compiler's device
-    has no memories of its own to name: NVIDIA's, without a card.
+    Args:
+        state: State of arrays or shapes.
+        offload: Parts that lie on the host.
+        mesh: Mesh. An abstract one (`mesh.abstract_mesh`, under `jax.set_mesh(mesh)`) keeps the memory kinds if the
+            compiler's device has no memories, like NVIDIA's compiler without a card.
+        specs: Specs from `sharding.state_specs`; None for no splits.
     """
     kinds = memory_kinds(state, offload)
     specs = jax.tree.map(lambda _: PartitionSpec(), state) if specs is None else specs
@@ -93,20 +98,20 @@ def on_host(x: Any) -> bool:
 
 
 def fetched(tree: Any) -> Any:
-    """Returns the tree with all of it on the device."""
+    """Returns the tree with every leaf on the device."""
     return jax.tree.map(lambda x: jax.device_put(x, jax.memory.Space.Device) if on_host(x) else x, tree)
 
 
 def over_host_pieces(change: Callable[[Any, Any], Any], changed: Any, read: Any, *, piece: int = PIECE) -> Any:
-    """Applies `change(changed, read)` to an equal number of rows of all of them at a time, and writes over `changed`.
+    """Applies `change(changed, read)` to a few rows at a time, and returns the new `changed`.
 
-    `changed` and `read` are pytrees of arrays with the same first axis; `change` must not look beyond a row. It sees
-    them on the device. What of `changed` lies on the host goes back there, and is never on the device as a whole.
+    `changed` and `read` are pytrees of arrays with the same first axis, and `change` must treat every row alone. It
+    receives rows on the device. Leaves of `changed` on the host are sent back piece by piece.
     """
     largest = max(jax.tree.leaves(changed), key=lambda leaf: leaf.size)
     rows = largest.shape[0]
-    many = max(1, min(piece * rows // largest.size, rows // 2))  # a loop of one round is none, and leaves run together
-    if largest.ndim < 3:  # its rows are not layers but lie in tiles
+    many = max(1, min(piece * rows // largest.size, rows // 2))  # two rounds at least: XLA removes a loop of one
+    if largest.ndim < 3:  # rows of a matrix lie in tiles
         many = max(TILE, many // TILE * TILE)
     many = min(rows, many)
 

@@ -1,20 +1,20 @@
 """Dots in float32, TF32, bfloat16 or float16, over float32 weights and sums.
 
-`exact` asks for float32 products on every backend (`precision="highest"`: by default a TPU multiplies
-in bfloat16 and a recent NVIDIA card in TF32). `mixed` rounds the operands to bfloat16 and sums in float32:
-half the bytes of what the backward pass keeps, and twice the speed on a CPU that has AVX512-BF16.
+`float32` asks for float32 products on every backend (`precision="highest"`: by default a TPU multiplies in bfloat16 and
+a recent NVIDIA card in TF32). `bfloat16` rounds the operands to bfloat16 and sums in float32: half the bytes of
+operands kept for the backward pass, and twice the speed on a CPU that has AVX512-BF16.
 
-`tf32` leaves the operands in float32 and lets an NVIDIA card (Ampere or later) drop 13 bits of their mantissas on the
-way into its tensor cores: no bytes saved, and about half the speed of bfloat16. `float16` is for cards without
-bfloat16 (Turing): the same bytes and speed, three bits more of mantissa, but nothing above 65,504 and little below
-6e-5. Gradients fit into that range only when they are scaled (levers/loss_scale.py).
+`tf32` leaves the operands in float32 and lets an NVIDIA card (Ampere or later) drop 13 bits of their mantissas in its
+tensor cores: no bytes saved, and about half the speed of bfloat16. `float16` is for cards without bfloat16 (Turing):
+the same bytes and speed, three bits more of mantissa, but nothing above 65,504 and little below 6e-5. Gradients fit
+into that range only when they are scaled (levers/loss_scale.py).
 
-Two things make the bfloat16 form fast on a CPU, where XLA otherwise converts back to float32:
-`preferred_element_type=float32`, and, for the weight gradient, a row-major layout for the transposed
-operand (`Form.transposed`). Leave bfloat16 off where the chip has no bfloat16 units: it then only costs time.
+XLA for CPU would convert bfloat16 operands back to float32. Two things prevent that: `preferred_element_type=float32`
+and, for the weight gradient, a row-major layout of the transposed operand (`Form.transposed`). Leave bfloat16 off if
+the chip has no bfloat16 units: it then only costs time.
 
-A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32 either
-way. Gradients have the types of what they belong to. The last argument of a dot says precision and platform.
+A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32. The
+gradient of a weight or an activation has its type. The last argument of a dot has precision and platform.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from plimsoll.errors import PlimsollError
 from plimsoll.types import Compute, Precision
 
 ROUNDED = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
-"""What operands are converted to; other precisions leave them in float32."""
+"""Type to which operands are rounded, by precision. Other precisions leave operands in float32."""
 PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF32_TF32_F32}
-"""What the backend is asked for; rounded operands have one way to be multiplied only."""
+"""Argument `precision` of `lax.dot_general`, by precision. Rounded operands need none."""
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """Returns what a dot in this precision reads of an array, which may be a weight that is kept in bfloat16."""
+    """Returns an array, like a weight stored in bfloat16, in the type of a dot's operands."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 
@@ -67,7 +67,7 @@ def dot_columns(
     x: Float[Array, "inner ..."],
     compute: Form | Compute,
 ) -> Float[Array, "rows ..."]:
-    """Returns `kernel.T @ x` in the type of `x`: its first axis is summed over, and nothing is transposed."""
+    """Returns `kernel.T @ x` in the type of `x`. It sums over the first axis of both, so that `x` is not transposed."""
     columns = x.reshape(x.shape[0], -1)
     return jnp.reshape(_product_columns(kernel, columns, Form.of(compute)), (-1, *x.shape[1:]))
 
@@ -77,7 +77,7 @@ def batched_dot(
     b: Float[Array, "batch inner cols"],
     compute: Form | Compute,
 ) -> Float[Array, "batch rows cols"]:
-    """Returns one dot per batch entry; both factors have one type."""
+    """Returns `a @ b` per batch entry; both factors have the same type."""
     return _product(a, b, -2, Form.of(compute))
 
 
@@ -91,7 +91,7 @@ def batched_dot_rows(
 
 
 class Form(NamedTuple):
-    """Form of a dot: hashable, so that it can be static under `custom_vjp`."""
+    """Precision and platform of a dot, as a hashable static argument for `custom_vjp`."""
 
     precision: Precision
     platform: str
@@ -104,7 +104,7 @@ class Form(NamedTuple):
         return rounded(x, self.precision)
 
     def transposed(self, x: Array) -> Array:
-        """Swaps the last two axes; on CPU also pins the result's layout, without which a bfloat16 dot goes slow."""
+        """Swaps the last two axes. On a CPU it also fixes the result's layout, for a fast bfloat16 dot."""
         swapped = jnp.swapaxes(x, -1, -2)
         if self.platform != "cpu":
             return swapped
@@ -113,13 +113,13 @@ class Form(NamedTuple):
     def contract(self, a: Array, b: Array, *, b_axis: int, to: Any = jnp.float32) -> Array:
         """Sums over the last axis of `a` and axis `b_axis` (from the end) of `b`; leading axes are a batch.
 
-        Returns the type `to`. A sum is float32 whatever that is: an accelerator rounds it as it is written.
+        The result has the type `to`. Sums are float32 in any case; an accelerator rounds them on writing.
         """
         batch = tuple(range(a.ndim - 2))
         axes = (((a.ndim - 1,), (b.ndim + b_axis,)), (batch, batch))
         if self.precision == "tf32" and self.platform != "gpu":
             raise PlimsollError(
-                f"precision tf32 is arithmetic of NVIDIA GPUs, and this is a {self.platform}: take float32, or bfloat16"
+                f"only NVIDIA GPUs compute in tf32, and this is a {self.platform}: take float32, or bfloat16"
             )
         products = PRODUCTS.get(self.precision)
         written = jnp.float32 if self.platform == "cpu" else to
@@ -132,7 +132,7 @@ def _product(a: Array, b: Array, b_axis: int, form: Form) -> Array:
 
 
 def _product_forward(a: Array, b: Array, b_axis: int, form: Form):
-    kept_b = form.operand(b) if b.ndim > 2 else b  # a weight is alive anyway; an activation is kept small
+    kept_b = form.operand(b) if b.ndim > 2 else b  # a weight (2 axes) is in memory anyway; an activation is rounded
     return _product(a, b, b_axis, form), (form.operand(a), kept_b)
 
 
@@ -141,7 +141,7 @@ def _product_backward(b_axis: int, form: Form, kept, grad: Array):
     of_activations, grad = grad.dtype, form.operand(grad)
     grad_a = form.contract(grad, form.operand(b), b_axis=-1 if b_axis == -2 else -2, to=of_activations)
     left, right = (a, grad) if b_axis == -2 else (grad, a)
-    of_b = b.dtype if b.ndim == 2 else of_activations  # what is kept of an activation is rounded
+    of_b = b.dtype if b.ndim == 2 else of_activations  # a kept activation is rounded, so its dtype is not the original
     return grad_a, form.contract(form.transposed(left), right, b_axis=-2, to=of_b)
 
 

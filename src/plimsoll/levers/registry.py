@@ -1,7 +1,7 @@
-"""All levers, by name: the one place where they are listed. Imports no JAX.
+"""Registry of all levers, by name. Imports no JAX.
 
-A new lever is a file with its code, its bytes and its record (or two files, where the code needs JAX at its top), and
-a line here. `register` adds one from outside: a recipe's own file may call it.
+A new lever needs one file with its code, its bytes and its record (two files if the code imports JAX), and an entry
+here. A recipe's own file may add a lever with `register`.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ SEARCH_ORDER = (
     "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
     "mlp_chunk",
 )  # fmt: skip
-"""Levers that the search combines, from the one it changes last: updates layer by layer are paid for in arithmetic,
-under a clip with 7/4 of that of the layers. Levers that are not named here come next."""
+"""Levers that the search combines, from the one it changes last. That is `layerwise`, which costs arithmetic: with a
+clip, 7/4 of that of the layers. Levers that are not named here follow."""
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
-"""Chained levers in the order in which they are pulled: first the state, which loses least. Others come last."""
+"""Order in which the search changes chained levers: first the optimizer state, which loses least. Others come last."""
 RUNG_ORDER = (
     "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
     "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
     "embedding-8", "embedding-4",
 )  # fmt: skip
-"""Rungs of a ladder. Others come last of their class."""
+"""Order of a ladder's rungs within a class of numerics. Others come last of their class."""
 
 
 def register(lever: Lever) -> None:
-    """Adds a lever: from now on plans have it, and options, search, ladder and tables know it.
+    """Adds a lever to plans, options, search, ladder and tables.
 
     Raises:
-        ValueError: Its name is taken, or its record contradicts itself.
+        ValueError: The name is taken, or the record contradicts itself.
     """
     if lever.name in LEVERS:
         raise ValueError(f"there is a lever {lever.name} already")
     if lever.by_itself:
-        raise ValueError(f"nothing would choose {lever.name}: the planner combines levers, leave out `by_itself`")
+        raise ValueError(f"nothing would choose {lever.name}: leave out `by_itself`, so that the search combines it")
     if not lever.allows(lever.plain):
         raise ValueError(f"{lever.plain!r} is no value of {lever.name}")
     LEVERS[lever.name] = lever
 
 
 def searched() -> list[Lever]:
-    """Returns the levers of which the planner tries every combination, from the one it changes last."""
+    """Returns the levers that the planner combines, from the one it changes last."""
     free = [lever for lever in LEVERS.values() if not lever.by_itself and not lever.chained]
     return _in_order(free, SEARCH_ORDER)
 
 
 def chained() -> list[Lever]:
-    """Returns the levers that the planner pulls one after another, each with those before it at their last value."""
+    """Returns the chained levers in order. The planner changes each after those before it reach their last value."""
     return _in_order([lever for lever in LEVERS.values() if lever.chained], CHAIN_ORDER)
 
 
@@ -82,13 +82,13 @@ def rungs() -> list[tuple[Lever, Rung]]:
 
 
 def numerics(levers: Mapping[str, Any]) -> Numerics:
-    """Returns the class of these levers: that of the one which touches the numbers most."""
+    """Returns the class of numerics of these levers: the last in `CLASSES` among their values."""
     classes = [lever.numerics(levers[name]) for name, lever in LEVERS.items() if name in levers]
     return CLASSES[max((CLASSES.index(numerics) for numerics in classes), default=0)]
 
 
 def plain() -> dict[str, Any]:
-    """Returns every lever as if memory were free; the micro-batch, which is then the whole batch, is left out."""
+    """Returns the plain value of every lever but the micro-batch, whose plain value is the whole batch."""
     return {name: lever.plain for name, lever in LEVERS.items() if lever.plain is not None}
 
 

@@ -1,20 +1,20 @@
-"""Rematerialisation: keep less of a block for the backward pass, and compute it again there.
+"""Rematerialisation: keeps fewer results of a block for the backward pass, which computes the others again.
 
-`none` keeps everything; `dots` keeps the results of the weight dots and recomputes what lies between them
-(norms, activations, attention maps); `block` keeps only the block's input, at the price of one more forward
-pass, about a third more time. Chen et al. 2016, https://arxiv.org/abs/1604.06174.
+`none` keeps all results. `dots` keeps the results of dots with weights, and recomputes norms, activations and attention
+maps. `block` keeps only the block's input, at the price of one more forward pass, about a third more time. Chen et al.
+2016, https://arxiv.org/abs/1604.06174.
 
-`offload` is `block` with those inputs in the host's memory, from where the backward pass fetches one after the other.
-It is for accelerators, whose compilers do it inside a scan in jax 0.10.2 (once they did not:
+`offload` is `block` with these inputs in the host's memory; the backward pass fetches them one by one. It is for
+accelerators, whose compilers support it inside a scan in jax 0.10.2 (earlier ones did not:
 https://github.com/jax-ml/jax/issues/23869).
 
-A scan copies what it keeps into stacked arrays, so `scan_blocks` unrolls up to `unroll` layers: on a CPU where nothing
-is recomputed (measured here at 128 x 4 in bfloat16: 42 MiB of temporaries instead of 56, and 1.4 times the speed),
-since XLA removes the barriers of unrolled layers there; on a GPU wherever nothing is sent to the host (97.5M
-parameters on an H100: 6,927 MiB instead of 11,223, and 1.46 times the speed).
+A scan copies kept results into stacked arrays, so `scan_blocks` unrolls up to `unroll` layers. On a CPU it does so only
+with `none`, since XLA removes the barriers of unrolled layers there (128 x 4 in bfloat16: 42 MiB of temporaries instead
+of 56, and 1.4 times the speed). On a GPU it does so unless inputs go to the host (97.5M parameters on an H100: 6,927
+MiB instead of 11,223, and 1.46 times the speed).
 
-What a scan keeps on a CPU is kept as bits. XLA has no 2-byte floats there: it would write each layer's part by turning
-the whole stack to float32 and back, and hold a float32 copy of it in the backward pass.
+On a CPU a scan keeps 2-byte floats as integers. XLA for CPU has no 2-byte floats: to write one layer's part it would
+convert the whole stack to float32 and back, and the backward pass would hold a float32 copy.
 """
 
 import operator
@@ -33,11 +33,11 @@ from plimsoll.levers.weight_bits import opened
 from plimsoll.types import Compute, Remat
 
 DOT = "dot"
-"""Name that models give to the results `dots` keeps."""
+"""Checkpoint name of the results that `dots` keeps."""
 INPUT = "block input"
-"""Name of what `offload` sends to the host, and of what a scan on a CPU keeps of a block's input."""
+"""Checkpoint name of a block's input, which `offload` sends to the host and a scan on a CPU keeps as bits."""
 _BITS: ContextVar[bool] = ContextVar("bits", default=False)
-"""Whether what the block that is traced now keeps is kept as bits."""
+"""Whether the block that is being traced keeps 2-byte floats as integers."""
 
 
 def rematerialised(
@@ -88,7 +88,7 @@ def rematerialised(
 
 
 def unrolls(compute: Compute, *, layers: int) -> bool:
-    """Returns whether a plan applies so many layers one after another, without a scan."""
+    """Returns True if a plan unrolls a stack of `layers` layers instead of scanning it."""
     keeps = compute.remat == "none" if compute.platform == "cpu" else compute.remat != "offload"
     return keeps and compute.platform in ("cpu", "gpu") and layers <= compute.lever("unroll", MOST_UNROLLED)
 
@@ -96,9 +96,9 @@ def unrolls(compute: Compute, *, layers: int) -> bool:
 def scan_blocks(
     block: Callable[[Array, Any], Array], x: Array, stacked: Any, *, unrolled: bool, compute: Compute
 ) -> Array:
-    """Applies `block(x, params)` for every layer of `stacked`: leaves with a leading axis of layers, or a list of them.
+    """Applies `block(x, params)` for every layer of `stacked`, and returns the last output.
 
-    Only layers that are `unrolled` may be a list (`unrolls`).
+    `stacked` has leaves with a leading axis of layers. If `unrolled`, it may also be a list of layers.
     """
     if unrolled:
         step = rematerialised(block, compute.remat, scanned=False)
@@ -111,7 +111,7 @@ def scan_blocks(
 
 
 def beside(stacked: Any, values: Any) -> Any:
-    """Returns what `scan_blocks` takes to give each layer its value, too; None gives None to all."""
+    """Returns an argument `stacked` for `scan_blocks` that gives each layer its weights and its value, or None."""
     if not isinstance(stacked, list):
         return stacked, values
     return list(zip(stacked, [None] * len(stacked) if values is None else values, strict=True))
@@ -128,12 +128,12 @@ def restacked(layers: list[Any]) -> Any:
 
 
 def keep(x: Array) -> Array:
-    """Marks the result of a matrix product with weights: what remat "dots" stores."""
+    """Marks the result of a matrix product with weights, so that remat "dots" stores it."""
     return _named_bits(DOT, x) if _BITS.get() else checkpoint_name(x, DOT)
 
 
 def _keeping_bits(block: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns the block, such that what it keeps, its input included, is named and kept as bits."""
+    """Returns the block such that its input and its marked results (`keep`) are stored as bits."""
 
     def kept(x: Array, *rest: Any) -> Array:
         before = _BITS.set(True)
@@ -147,7 +147,7 @@ def _keeping_bits(block: Callable[..., Array]) -> Callable[..., Array]:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _named_bits(name: str, x: Array) -> Array:
-    """Returns `x`; its bits have the name where it is a 2-byte float."""
+    """Returns `x` with a checkpoint name; for a 2-byte float its bits have the name."""
     return _with_bits_named(name, x)
 
 
@@ -160,4 +160,4 @@ def _with_bits_named(name: str, x: Array) -> Array:
 
 @_named_bits.defjvp
 def _named_bits_jvp(name: str, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return _with_bits_named(name, *primals), *tangents  # not in a call, where `jax.checkpoint` sees no names
+    return _with_bits_named(name, *primals), *tangents  # inlined: `jax.checkpoint` sees no names inside a call

@@ -1,11 +1,12 @@
-"""Sharding: the batch split over all devices (`data`), the state split over some of them too (`fsdp`).
+"""Sharding: splits the batch over all devices, and with `fsdp` the state over groups of devices.
 
-Devices form a mesh of `data` x `fsdp`. Every device works on its own rows of the batch. With `fsdp` 1 each holds the
-whole state and only gradients are summed; with `fsdp` n a device holds an nth of parameters, gradients and optimizer
-state, and a layer's weights are gathered while they are needed: fewer bytes for more traffic. Rajbhandari et al.
-2019, https://arxiv.org/abs/1910.02054 (stage 3); the partitioner: Xu et al. 2021, https://arxiv.org/abs/2105.04663.
+Devices form a mesh of `data` x `fsdp`. Every device works on its own rows of the batch. With `fsdp` 1 each device holds
+the whole state, and only gradients are summed. With `fsdp` n a device holds an nth of parameters, gradients and
+optimizer state, and a layer's weights are gathered while they are needed: fewer bytes for more traffic. Rajbhandari et
+al. 2019, https://arxiv.org/abs/1910.02054 (stage 3); the partitioner: Xu et al. 2021,
+https://arxiv.org/abs/2105.04663.
 
-Leave `fsdp` at 1 where the state fits: gathering weights takes time. Outside a mesh everything here changes nothing.
+Leave `fsdp` at 1 if the state fits: gathering weights takes time. Outside a mesh these functions change nothing.
 """
 
 import math
@@ -27,27 +28,27 @@ ROWS = PartitionSpec((DATA, FSDP))
 CARRY = "carry"
 """Entry of a state whose leaves have an axis of examples."""
 SMALLEST_SPLIT = 2**16
-"""Elements below which a leaf is held whole: splitting a norm's scale saves nothing and costs a transfer."""
+"""Elements below which a leaf is not split: splitting a norm's scale saves nothing and costs a transfer."""
 ALIKE = 4
-"""Ratio up to which two axes count as alike in size: width and hidden width of a layer are; the number of layers, which
-a scan takes one by one, and the rank of an adapter are not."""
+"""Largest ratio of two axes that count as similar in size, like width and hidden width of a layer. The number of
+layers and the rank of an adapter are much smaller."""
 ALIGNED = 64
-"""Bytes to which memory must be aligned for JAX to take it over on a CPU without a copy."""
+"""Alignment in bytes that JAX on a CPU needs to use memory without a copy."""
 TOGETHER_BYTES = 4 * MIB
-"""Bytes that are summed together. Between processes on CPUs a sum takes up to 4 ms besides its bytes: a thread of Gloo
-that has nothing to read into asks again and again, and holds its core until the kernel's next tick (2026-11-27)."""
+"""Most bytes of leaves that are summed in one call. Between processes on CPUs each sum has up to 4 ms of overhead: an
+idle thread of Gloo polls, and holds its core until the kernel's next tick (2026-11-27)."""
 
 
 def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
-    """Returns a mesh in which `fsdp` neighbours share one copy of the state."""
+    """Returns a mesh in which each `fsdp` neighbouring devices share one copy of the state."""
     return Mesh(np.asarray(devices).reshape(-1, fsdp), (DATA, FSDP))
 
 
 def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
-    """Returns how a leaf is split: along the largest axis that `fsdp` divides, and a small leaf not at all.
+    """Returns the split of a leaf: along the largest axis that `fsdp` divides; none for a small leaf.
 
-    Of axes that are alike in size, one along which each part is whole blocks of fewer bits comes first: other parts
-    would be gathered to update them (optimizers/shards.py).
+    Among axes of similar size it prefers one whose parts are whole quantisation blocks. Other parts would be gathered
+    for their update (optimizers/shards.py).
     """
     if fsdp == 1 or int(np.prod(shape)) < SMALLEST_SPLIT:
         return PartitionSpec()
@@ -60,7 +61,7 @@ def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
 
 
 def state_specs(tree: Any, *, fsdp: int) -> Any:
-    """Returns a PartitionSpec for every leaf, of arrays or of shapes; a state's carry is split by examples."""
+    """Returns a PartitionSpec for every leaf, an array or a shape. A state's carry is split by examples."""
 
     def spec(path: tuple, leaf: Any) -> PartitionSpec:
         carried = bool(path) and getattr(path[0], "key", None) == CARRY
@@ -76,14 +77,14 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
 
 
 def with_shardings(shapes: Any, placed: Any) -> Any:
-    """Returns shapes with their shardings, to lower a function with."""
+    """Returns the shapes with shardings, as arguments for lowering a function."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, placed
     )
 
 
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
-    """Returns the bytes that one device holds of a tree without a carry."""
+    """Returns one device's bytes of a tree that has no carry."""
     held = 0
     for leaf in jax.tree.leaves(shapes):
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
@@ -92,7 +93,7 @@ def device_bytes(shapes: Any, *, fsdp: int) -> int:
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Returns memory that is not resident yet and that JAX on a CPU takes over as it is."""
+    """Returns an uninitialised array, aligned so that JAX on a CPU uses its memory without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + ALIGNED, np.uint8)
     start = -room.ctypes.data % ALIGNED
@@ -100,20 +101,20 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def on_devices(values: np.ndarray, sharding: Sharding) -> Array:
-    """Puts an array where a sharding says: each device gets its part alone, and no process asks another one."""
+    """Returns the array on devices, split by `sharding`. Processes do not communicate."""
 
     def part(index: Any) -> np.ndarray:
         piece = values[index]
-        return piece if piece.size == values.size else piece.copy()  # JAX on a CPU keeps what a view is of
+        return piece if piece.size == values.size else piece.copy()  # a view would keep all of `values` in memory
 
     return jax.make_array_from_callback(values.shape, sharding, part)
 
 
 def gathered(leaf: Any) -> Any:
-    """Returns an array of which this process has all; where each has a part, all of them call it."""
+    """Returns the complete array in this process. If it is split over processes, all of them must call this."""
     if isinstance(leaf, np.ndarray) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return leaf
-    from jax.experimental import multihost_utils  # here: a process that trains alone stays lean
+    from jax.experimental import multihost_utils  # imported here to save memory in a process that trains alone
 
     return multihost_utils.process_allgather(leaf, tiled=True)
 
@@ -126,20 +127,19 @@ def by_rows(x: Array, *, axis: int = 0) -> Array:
 
 
 def rows_spec() -> PartitionSpec:
-    """Returns how an axis of examples is split where this is traced: over all devices, or in `each_copy` over those of
-    one copy."""
+    """Returns the split of an axis of examples: over all devices, or in `each_copy` over the devices of one copy."""
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
 def on_every_device(tree: Any) -> Any:
-    """Gathers arrays that are split over devices, as they are: what is computed from them is not sent instead."""
+    """Gathers split arrays here, so that the partitioner does not gather a larger array that is computed from them."""
     if not in_mesh():
         return tree
     return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, PartitionSpec()), tree)
 
 
 def row_parts() -> int:
-    """Returns the number of devices over which an axis of examples is split where this is traced; 1 outside a mesh."""
+    """Returns the number of devices over which `rows_spec` splits an axis of examples; 1 outside a mesh."""
     if not in_mesh():
         return 1
     shape = jax.sharding.get_abstract_mesh().shape
@@ -147,19 +147,19 @@ def row_parts() -> int:
 
 
 def _names(spec: PartitionSpec) -> list[str]:
-    """Returns the axes of the mesh in a spec."""
+    """Returns the names of the mesh axes in a spec."""
     return [name for names in spec for name in (names if isinstance(names, tuple) else (names,))]
 
 
 def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0) -> Callable[..., Any]:
-    """Returns the function, applied by each device to its own examples, as if it were alone.
+    """Returns the function such that each device applies it to its own examples.
 
-    The partitioner cannot split a chip's kernel, nor a choice that depends on the examples.
+    The partitioner cannot split a chip's kernel, nor a branch that depends on the examples.
 
     Args:
-        function: From arrays to an array, all with a first axis of examples.
-        arguments: Number of the arrays that it takes.
-        alike: Number of further arguments, arrays that are the same on all devices.
+        function: Function from arrays to an array, all with a first axis of examples.
+        arguments: Number of these arguments.
+        alike: Number of further arguments: arrays that are the same on all devices.
     """
     if not in_mesh():
         return function
@@ -169,12 +169,12 @@ def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0)
 
 
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
-    """Applies `function(whole, split)` in every copy of the state to its own examples.
+    """Applies `function(whole, split)` in every copy of the state to the copy's own examples.
 
-    They are the second axis of `split` and of the second result. The first result is the same of all copies: what it
-    needs of others, `over_copies` sums.
+    Examples are the second axis of `split` and of the second result. The first result must be equal in all copies:
+    `function` calls `over_copies` to sum over them.
 
-    So it is written, not found by the partitioner, that a loop over micro-batches sends nothing from copy to copy.
+    This guarantees that a loop over micro-batches sends nothing between copies, whatever the partitioner would choose.
     """
     if not in_mesh() or jax.sharding.get_abstract_mesh().shape[DATA] == 1:
         return function(whole, split)
@@ -186,11 +186,11 @@ def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split
 
 
 def over_copies(tree: Any, *, in_few: bool = False) -> Any:
-    """Sums over the copies of the state, in `each_copy`.
+    """Returns the sum over the copies of the state. To be called inside `each_copy`; elsewhere returns the tree.
 
     Args:
-        tree: What each copy has.
-        in_few: Leaves go together, 4 MiB at a time, where no device holds only a part of them.
+        tree: Each copy's summand.
+        in_few: Whether to sum leaves in groups of up to 4 MiB. Ignored if `fsdp` splits leaves.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if DATA not in mesh.manual_axes:
@@ -208,7 +208,7 @@ def over_copies(tree: Any, *, in_few: bool = False) -> Any:
 
 
 def _sent_together(leaves: Sequence[Array]) -> list[list[int]]:
-    """Returns the numbers of the leaves, in groups of one type and of at most `TOGETHER_BYTES`, or of one leaf."""
+    """Returns groups of indices of leaves: each of one dtype, and of at most `TOGETHER_BYTES` or of one leaf."""
     groups: list[list[int]] = []
     latest: dict[Any, tuple[list[int], int]] = {}
     for number, leaf in enumerate(leaves):
@@ -223,8 +223,10 @@ def _sent_together(leaves: Sequence[Array]) -> list[list[int]]:
 
 
 def in_micro_batches(x: Array, accumulation: int) -> Array:
-    """Splits (examples, ...) into (micro-batches, examples, ...). In a mesh each takes some of every device's own
-    examples, so that none moves; whose turn an example has changes no sum."""
+    """Splits (examples, ...) into (micro-batches, examples, ...).
+
+    In a mesh each micro-batch takes some examples of every device, so that none moves. The sums stay the same.
+    """
     if not in_mesh():
         return x.reshape(accumulation, -1, *x.shape[1:])
     devices = jax.sharding.get_abstract_mesh().size
@@ -233,7 +235,7 @@ def in_micro_batches(x: Array, accumulation: int) -> Array:
 
 
 def joined(x: Array) -> Array:
-    """Joins what `in_micro_batches` has split."""
+    """Reverses `in_micro_batches`."""
     if not in_mesh():
         return x.reshape(-1, *x.shape[2:])
     devices = jax.sharding.get_abstract_mesh().size
@@ -242,7 +244,7 @@ def joined(x: Array) -> Array:
 
 
 def like_state(tree: Any) -> Any:
-    """Keeps gradients and their sums split as the parameters are."""
+    """Constrains gradients and their sums to the parameters' split."""
     if not in_mesh():
         return tree
     fsdp = jax.sharding.get_abstract_mesh().shape[FSDP]
@@ -250,6 +252,6 @@ def like_state(tree: Any) -> Any:
 
 
 def in_mesh() -> bool:
-    """Returns whether what is traced here is split over devices; not where each has its own rows (`on_own_rows`)."""
+    """Returns True if the partitioner splits the traced code over devices; False inside `on_own_rows`."""
     mesh = jax.sharding.get_abstract_mesh()
     return FSDP in mesh.axis_names and FSDP not in mesh.manual_axes

@@ -1,17 +1,17 @@
-"""Weights in 24 or 16 bits: the forward pass reads bfloat16, and training still moves by less than a bfloat16 step.
+"""Weights in 24 or 16 bits: the forward pass reads bfloat16, but an update can be smaller than a step of bfloat16.
 
-At a learning rate of 1e-4 most updates are smaller than half a step of bfloat16 (2^-9 of the weight), so weights kept
-and rounded in bfloat16 would stand still. Two ways out:
+At a learning rate of 1e-4 most updates are smaller than half a step of bfloat16 (2^-9 of the weight), so weights
+rounded to the nearest bfloat16 would stand still. There are two solutions:
 
 24 bits: bfloat16, and a signed byte beside the optimizer state with the next 8 bits of the float32 weight. 3 bytes per
-weight, relative error 2^-16. The split is FlashOptim's (2026, https://arxiv.org/abs/2602.23349), done on the bits, so
-that split and join are exact inverses.
+weight, relative error 2^-16. The split is that of FlashOptim (2026, https://arxiv.org/abs/2602.23349), computed on the
+bits, so that split and join are exact inverses.
 
 16 bits: bfloat16 alone, rounded up or down at random so that the mean is right: stochastic rounding, Ozkara et al.
 2025, https://arxiv.org/abs/2502.20566. 2 bytes per weight, and noise. The random bits are a hash of step, leaf and
-element: a run draws the same ones after a restart, and there is no state. Threefry takes longer than the whole update.
+element: they need no state, and are the same after a restart. Threefry takes longer than the whole update.
 
-Leave it off where weights are not most of what is kept. Norms and biases stay float32.
+Leave it off if weights are not most of the bytes. Norms and biases stay float32.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from plimsoll.types import ReadsInParts
 
 NOT_A_NUMBER = 0x7FC0_0000
 GOLDEN = 0x9E37_79B9
-"""2^32 over the golden ratio: spreads small keys over all bits."""
+"""2^32 divided by the golden ratio: a factor that spreads small keys over all bits."""
 
 
 def split(weights: Float[Array, "..."]) -> tuple[UInt16[Array, "..."], Int8[Array, "..."]]:
-    """Splits float32 into the bits of the nearest bfloat16, and the signed rest in 256ths of its step.
+    """Splits float32 into the bits of the nearest bfloat16, and the signed rest in 256ths of a bfloat16 step.
 
-    The weight is rounded to 24 bits, ties to even. NaN stays NaN, and what is too large becomes infinite.
+    The weight is rounded to 24 bits, ties to even. NaN stays NaN, and an overflow becomes infinite.
     """
     bits = _bits(weights)
     even = (bits >> 8) & jnp.uint32(1)
@@ -44,7 +44,7 @@ def split(weights: Float[Array, "..."]) -> tuple[UInt16[Array, "..."], Int8[Arra
 
 
 def join(high: UInt16[Array, "..."], rest: Int8[Array, "..."]) -> Float[Array, "..."]:
-    """Joins what `split` has split: `split(join(high, rest))` is `(high, rest)`, to the bit."""
+    """Reverses `split`: `split(join(high, rest))` is `(high, rest)`, to the bit."""
     kept = (high.astype(jnp.uint32) << 8) + lax.bitcast_convert_type(rest.astype(jnp.int32), jnp.uint32)
     return lax.bitcast_convert_type(kept << 8, jnp.float32)
 
@@ -55,12 +55,12 @@ def widen(high: UInt16[Array, "..."]) -> Float[Array, "..."]:
 
 
 def round_at_random(weights: Float[Array, "..."], random: UInt32[Array, "..."]) -> UInt16[Array, "..."]:
-    """Rounds float32 to the bits of a neighbour in bfloat16: the nearer one is the likelier one, in proportion."""
+    """Rounds float32 up or down at random to the bits of a neighbouring bfloat16, so that the mean is the weight."""
     return ((_bits(weights) + (random & jnp.uint32(0xFFFF))) >> 16).astype(jnp.uint16)
 
 
 def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """Returns 32 bits for every element of a leaf. Wellons' lowbias32, a hash without measurable bias.
+    """Returns 32 random bits for every element of a leaf, by Wellons' hash lowbias32, which has no measurable bias.
 
     https://nullprogram.com/blog/2018/07/31/
     """
@@ -68,12 +68,12 @@ def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt3
 
 
 def random_key(step: Array, leaf: int) -> UInt32[Array, ""]:
-    """Returns one key for each step and leaf."""
+    """Returns the key of a step and a leaf."""
     return _hash(_hash(step.astype(jnp.uint32) + jnp.uint32(GOLDEN)) ^ jnp.uint32(leaf * GOLDEN % 2**32))
 
 
 def as_bits(weights: Array) -> UInt16[Array, "..."]:
-    """Returns bfloat16 as its bits, of which XLA for CPU can update a part in place; of a bfloat16 array it cannot."""
+    """Returns bfloat16 as its bits. XLA for CPU can update a part of them in place, but not of a bfloat16 array."""
     return lax.bitcast_convert_type(weights, jnp.uint16)
 
 
@@ -87,23 +87,27 @@ def readable(tree: Any) -> Any:
 
 
 class InParts(NamedTuple):
-    """Weights of which parts are read: layers of a stack, rows of a table. From an array of bfloat16, XLA for CPU takes
-    a part after it has widened the whole to float32, and what flows back is widened once more for every part."""
+    """Weights that a task reads in parts: layers of a stack, rows of a table.
+
+    To slice a bfloat16 array, XLA for CPU widens all of it to float32, and the gradient again for every part.
+    """
 
     bits: UInt16[Array, "..."]
     gradient: Float[Array, "..."]
-    """Nobody reads its values: the gradient belongs to it, in float32."""
+    """Argument for which the float32 gradient is computed. Its values are not read."""
 
 
 def parts_of(task: Any) -> tuple[str, ...]:
-    """Returns the entries of the weights that a task reads in parts."""
+    """Returns the names of the weights that a task reads in parts."""
     return task.in_parts if isinstance(task, ReadsInParts) else ()
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns what is differentiated: `stored` as the forward pass reads it, or zeros where it is read in parts.
+    """Returns the argument of the gradient: readable weights, or zeros for stored bits of entries that are `in_parts`.
 
-    `in_parts` names what of `stored`, a dict, the task reads with `opened` and `rows` (`types.ReadsInParts`).
+    Args:
+        stored: Weights as they are stored; a dict if `in_parts` names entries.
+        in_parts: Entries that the task reads by `opened` and `rows` (`types.ReadsInParts`).
     """
 
     def zeros(leaf: Array) -> Array:
@@ -115,7 +119,7 @@ def learned(stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns what a task is given: `learned`, with the bits beside what is read in parts."""
+    """Returns the weights that a task receives: `learned`, where the zeros of entries `in_parts` become `InParts`."""
 
     def both(gradient: Array, bits: Array) -> Array | InParts:
         return InParts(bits, gradient) if bits.dtype == jnp.uint16 else gradient
@@ -128,7 +132,7 @@ def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def opened(params: Any) -> Any:
-    """Returns every leaf as the forward pass reads it, of a tree that `read` has made or of a layer of it."""
+    """Returns every leaf of a tree from `read`, or of one layer of it, as the forward pass reads it."""
 
     def opened_leaf(leaf: Any) -> Any:
         return _bfloat16(leaf.bits, leaf.gradient) if isinstance(leaf, InParts) else leaf
@@ -137,7 +141,7 @@ def opened(params: Any) -> Any:
 
 
 def rows(table: Any, ids: Int[Array, "..."]) -> Array:
-    """Returns `table[ids]`, opened: float32 or bfloat16 of (..., width)."""
+    """Returns `table[ids]` as the forward pass reads it: float32 or bfloat16 of (..., width)."""
     return opened(jax.tree.map(lambda leaf: leaf[ids], table))
 
 
@@ -158,7 +162,7 @@ _bfloat16.defvjp(_forward, _backward)
 
 
 def _bits(weights: Array) -> Array:
-    """Returns the bits; of NaN always the one with zeros at the end: rounding up another would carry into its sign."""
+    """Returns the bits of float32, with one canonical NaN: rounding up another NaN could carry into its sign."""
     return jnp.where(weights == weights, lax.bitcast_convert_type(weights, jnp.uint32), jnp.uint32(NOT_A_NUMBER))
 
 

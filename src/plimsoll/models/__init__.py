@@ -1,1 +1,1 @@
-"""Models that several recipes share: the decoder, its sizes, and pretrained folders."""
+"""Models that several recipes share: the decoder, its sizes, and weights of published models."""

@@ -1,18 +1,17 @@
-"""A decoder-only language model: token ids, or vectors in their place, to hidden states and logits.
+"""A decoder-only language model: computes hidden states and logits from token ids or embeddings.
 
-One decoder for models that are trained from the start and for published ones: a Llama (Touvron et al. 2023,
-https://arxiv.org/abs/2302.13971; pre-norm RMSNorm, rotary positions, SwiGLU), and what a shape asks for besides
-(shape.py): biases, norms of heads, norms after, windows, caps and scales. Gemma Team 2024,
-https://arxiv.org/abs/2403.08295 and https://arxiv.org/abs/2408.00118; 2025, https://arxiv.org/abs/2503.19786; Qwen Team
-2025, https://arxiv.org/abs/2505.09388.
+One decoder serves new and published models: a Llama (Touvron et al. 2023, https://arxiv.org/abs/2302.13971; pre-norm
+RMSNorm, rotary positions, SwiGLU), and options of a shape (shape.py): biases, norms of heads, norms after a part,
+windows, caps and scales. Gemma Team 2024, https://arxiv.org/abs/2403.08295 and https://arxiv.org/abs/2408.00118; 2025,
+https://arxiv.org/abs/2503.19786; Qwen Team 2025, https://arxiv.org/abs/2505.09388.
 
-Pure functions over dicts of arrays: `Decoder.init` makes them, `Decoder.hidden` reads them. Kernels are (in, out),
-which is the fast way round on a CPU. Padding stands on the right, where causal attention does not look.
+It consists of pure functions over dicts of arrays: `Decoder.init` makes the dicts, `Decoder.hidden` reads them. Kernels
+are (in, out), which is the faster layout on a CPU. Padding must be on the right, where causal attention ignores it.
 
-The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`: scanned, compile time, and on
-a CPU rematerialisation, do not depend on the number of layers. Layers that see a window are in the same scan, which has
-an array beside the weights for that: a Gemma 3 has 26, 34 or 62 layers of a pattern of 6, and a loop over whole
-patterns would cut the rest out of the stack, which copies it, and compile six bodies.
+The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`. In a scan compile time does
+not depend on the number of layers. One scan has layers with and without a window, with a boolean for each: a Gemma 3
+has 26, 34 or 62 layers in a pattern of 6, and a scan over complete patterns would copy the remaining layers out of the
+stack, and compile six bodies.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute
 
 INIT_SCALE = 0.02
-"""Standard deviation of every matrix; the two that write into the residual stream are divided by sqrt(2 layers)."""
+"""Standard deviation of a new matrix. For matrices in `INTO_STREAM` it is divided by sqrt(2 layers)."""
 INTO_STREAM = ("out", "down")
+"""Names of kernels whose product is added to the residual stream."""
 FEED_FORWARD = ("feed_norm", "feed_after_norm", "gate", "up", "down")
-"""Names of what `Layer.fed` reads."""
+"""Names of weights that `Layer.fed` reads."""
 
 Stream = Float[Array, "batch length width"]
 Integers = Int[Array, "batch length"]
@@ -54,23 +54,23 @@ class Places(NamedTuple):
     """Positions of a batch, as a layer reads them."""
 
     angles: Float[Array, "... length half"]
-    """Radians of every position and pair of columns."""
+    """Rotary angle of every position and pair of columns, in radians."""
     window_angles: Float[Array, "... length half"] | None = None
-    """The same of layers that see a window alone, where it is not the same."""
+    """Rotary angles of layers with a window; None for `angles`."""
     segments: Integers | None = None
-    """Number of the document of each position, where a row holds several."""
+    """Document number of each position; None if each row is one document."""
     windowed: Bool[Array, ""] | None = None
-    """Whether the layer sees the window alone; None where all layers are alike."""
+    """Whether the window applies to the layer; None if all layers are alike."""
 
 
 class StackedBlock(Protocol):
-    """What is stacked along the first axis of the weights: one layer, or a group of them."""
+    """Element of the stack of weights: one layer, or a group of layers."""
 
     layers: int
-    """Number of layers in it."""
+    """Number of layers in an element."""
 
     def init(self, keys: Iterator[Array]) -> dict:
-        """Returns the float32 weights of one block. Takes the next keys, one a matrix."""
+        """Returns the float32 weights of one element. Each matrix takes the next key."""
         ...
 
     def __call__(self, weights: dict, x: Stream, places: Places) -> Stream: ...
@@ -79,7 +79,7 @@ class StackedBlock(Protocol):
 def matrix_keys(key: Array) -> Iterator[Array]:
     """Returns an endless iterator of keys.
 
-    The nth matrix that `init` makes takes the nth key: one added in the middle changes all after it.
+    The nth matrix of `init` takes the nth key, so a matrix inserted in the middle changes all later ones.
     """
     return (jax.random.fold_in(key, number) for number in count())
 
@@ -92,9 +92,9 @@ def init_linear(keys: Iterator[Array], inner: int, cols: int, *, scale: float = 
 def product(
     x: Float[Array, "... inner"], weights: Mapping[str, Any], compute: Compute, *, frozen: bool = False
 ) -> Float[Array, "... cols"]:
-    """Returns `x @ kernel` in the plan's precision, plus the bias where there is one.
+    """Returns `x @ kernel` in the plan's precision, plus the bias, if there is one.
 
-    A `frozen` kernel takes no gradient; an adapter beside it (levers/lora.py) does.
+    A `frozen` kernel has no gradient, but its adapter (levers/lora.py) has.
     """
     kernel = weights["kernel"]
     times: Callable[..., Array] = frozen_dot if frozen and not isinstance(kernel, Adapted) else linear
@@ -105,7 +105,7 @@ def product(
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], shape: DecoderShape) -> Array:
-    """Returns x / rms(x) * scale, or of a Gemma 1 + scale, computed in float32.
+    """Returns x / rms(x) * scale, or * (1 + scale) for a Gemma, computed in float32.
 
     Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
     """
@@ -118,12 +118,12 @@ def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], shape:
 
 
 def geglu(gate: Array, up: Array, *, exact: bool) -> Array:
-    """Returns gelu(gate) * up in the type of both: with GELU itself, or its approximation by tanh."""
+    """Returns gelu(gate) * up in the type of both, with the exact GELU or its approximation by tanh."""
     return in_float32(lambda gate, up: jax.nn.gelu(gate, approximate=not exact) * up, gate, up)
 
 
 class Layer:
-    """What layers of every kind have: the weights of their shape, and a feed-forward part."""
+    """Base of all layers: weights for a shape, and a feed-forward part."""
 
     layers = 1
 
@@ -134,7 +134,7 @@ class Layer:
         self.normed = partial(rms_norm, shape=shape)
 
     def init_weights(self, keys: Iterator[Array], names: tuple[str, ...] = ()) -> dict:
-        """Returns random kernels, norms that change no scale and biases of zero: all of the shape, or those named."""
+        """Returns initial weights: random kernels, neutral norms, and zero biases; all of them, or those in `names`."""
         weights: dict[str, dict[str, Array]] = {}
         for (name, leaf), (_, sides) in self.shape.block_tensors().items():
             if names and name not in names:
@@ -149,11 +149,11 @@ class Layer:
         return weights
 
     def fed(self, weights: dict, x: Stream) -> Stream:
-        """Returns x + feed-forward(norm(x)): the second part of a layer, which knows no other position."""
+        """Returns x + feed-forward(norm(x)): the second part of a layer, which treats every position alone."""
         return in_chunks(self._fed_rows, weights, x, chunk=self.compute.lever("mlp_chunk", 0))
 
     def _fed_rows(self, weights: dict, x: Stream, first: Any) -> Stream:
-        """Returns `fed` of rows of the stream, whose first position dropout of adapters depends on."""
+        """Returns `fed` of rows of the stream that begin at position `first`, which adapters need for dropout."""
         weights = from_position(weights, first)
         normed = self.normed(x, weights["feed_norm"]["scale"])
         gate, up = (keep(self.product(normed, weights[name])) for name in ("gate", "up"))
@@ -161,16 +161,16 @@ class Layer:
         return x + self.after(weights, "feed_after_norm", self.product(gated, weights["down"]))
 
     def after(self, weights: dict, name: str, x: Array) -> Array:
-        """Applies the norm after a part, where the shape has one."""
+        """Applies the norm `name` if the layer has it; otherwise returns `x`."""
         return self.normed(x, weights[name]["scale"]) if name in weights else x
 
 
 class Block(Layer):
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    `in_halves`: a backward pass that computes the block again does so for one of the two after the other, and for
-    attention twice. It pays where what a layer makes is the most that a step holds, as in published models; of small
-    ones, those are the logits.
+    With `in_halves`, a backward pass computes the two halves again one after the other, and attention twice. That saves
+    memory if one layer's activations are a step's largest arrays, as in published models. In small models the logits
+    are larger.
     """
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False, in_halves: bool = False) -> None:
@@ -202,7 +202,7 @@ class Block(Layer):
         return self.written(weights, x, mixed)
 
     def projected(self, weights: dict, x: Stream, places: Places) -> tuple[Array, Array, Array]:
-        """Returns query, key and value of (batch, heads, length, width of a head), the first two rotated."""
+        """Returns query, key and value, (batch, heads, length, head width). Query and key are rotated."""
         normed = self.normed(x, weights["attention_norm"]["scale"])
         angles = places.angles
         if places.windowed is not None and places.window_angles is not None:
@@ -218,7 +218,7 @@ class Block(Layer):
         return rotated("query"), rotated("key"), split("value")
 
     def written(self, weights: dict, x: Stream, mixed: Float[Array, "batch heads length head"]) -> Stream:
-        """Returns x + what the mixed values of its heads write."""
+        """Returns x + the output projection of the mixed values of all heads."""
         merged = mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return x + self.after(weights, "attention_after_norm", keep(self.product(merged, weights["out"])))
 
@@ -226,10 +226,9 @@ class Block(Layer):
 class Decoder:
     """The model of a shape as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `stacked` is what the weights are a stack of, by default a `Block`, `in_halves` or not. Of a `frozen` model no
-    weight takes a gradient; adapters beside kernels (levers/lora.py) and `inputs_embeds` do. Its kernels may be stored
-    in any form of levers/frozen.py, and stacks in bfloat16 as their bits (uint16), of which XLA for CPU takes one
-    layer, where it widens all of a stack in bfloat16 first.
+    `stacked` is the element of the stack of weights, by default a `Block`. In a `frozen` model only adapters
+    (levers/lora.py) and `inputs_embeds` have gradients. Its kernels may have any form of levers/frozen.py. bfloat16
+    stacks may be stored as bits (uint16): from bits XLA for CPU slices one layer, but it widens a whole bfloat16 stack.
     """
 
     def __init__(
@@ -246,7 +245,7 @@ class Decoder:
         self.frozen = frozen
         self.stacked = stacked or Block(shape, compute, frozen=frozen, in_halves=in_halves)
         self.blocks = shape.layers // self.stacked.layers
-        # Frozen layers are always scanned: one after another, XLA would have all of them widened at once.
+        # Frozen layers are always scanned: if they were unrolled, XLA would hold all of them widened at once.
         self.unrolls = not frozen and unrolls(compute, layers=self.blocks)
 
     def init(self, key: Array) -> dict:
@@ -272,16 +271,15 @@ class Decoder:
         positions: Integers | None = None,
         inputs_embeds: Stream | None = None,
     ) -> Stream:
-        """Returns the final norm's output, from which `logits` are one matrix product away.
+        """Returns the final norm's output, the argument of `logits`.
 
         Args:
-            params: Parameters, as `init` or `weights.load` gives them.
+            params: Parameters from `init` or `weights.load`.
             ids: Tokens.
-            segments: int32 number of the document of each token, which grows along a row: attention stays within a
-                document. None where each row is one.
+            segments: int32 document number of each token: attention stays within a document. None if each row is one.
             positions: int32 position of each token in its document; None counts from the beginning of the row.
-            inputs_embeds: Input of the first block as it is, instead of `ids`, as in transformers 5: a Gemma scales
-                what it looks up, and not what it is given.
+            inputs_embeds: Input of the first block, instead of `ids`. A Gemma scales its embeddings, but not this
+                input, as in transformers 5.
         """
         x = self.embedded(params, ids) if inputs_embeds is None else by_rows(stream(inputs_embeds, self.compute))
         places = self.places(x.shape[1], segments=segments, positions=positions)
@@ -313,7 +311,7 @@ class Decoder:
         segments: Integers | None = None,
         positions: Integers | None = None,
     ) -> Places:
-        """Returns what layers read of the positions of so many tokens. The arguments are those of `hidden`."""
+        """Returns the `Places` of `length` tokens. `segments` and `positions` are as in `hidden`."""
         shape = self.shape
         numbers = jnp.arange(length) if positions is None else positions[:, None]
         angles = rotary_angles(numbers, shape.head_width, shape.rotary)
@@ -322,7 +320,7 @@ class Decoder:
         return Places(angles, rotary_angles(numbers, shape.head_width, shape.window_rotary), segments)
 
     def block(self, weights: dict, x: Stream, places: Places) -> Stream:
-        """Applies one block, with its own weights: no axis of blocks."""
+        """Applies one block. `weights` have no axis of blocks."""
         return by_rows(self.stacked(weights, x, places))
 
     def normed(self, params: dict, x: Stream) -> Stream:
@@ -333,16 +331,15 @@ class Decoder:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Any:
-        """Returns the factor of `head`: the token embedding where it is tied, (vocab, width), else (width, vocab).
+        """Returns the weights for `head`: the token embedding, (vocab, width), if tied, else `head`, (width, vocab).
 
-        A packed embedding is (width, vocab), too. One that is learned is opened; a frozen one stays in the form in
-        which it is stored.
+        A packed embedding is (width, vocab), too. Frozen weights are returned as they are stored.
         """
         weights = params["embedding" if self.shape.tied else "head"]
         return weights if self.frozen else readable(opened(weights))
 
     def head(self, hidden: Float[Array, "rows width"], weights: Any) -> Float[Array, "rows vocab"]:
-        """Returns float32 logits, capped where the shape says so, whatever the type of the hidden states."""
+        """Returns float32 logits for hidden states of any float type, capped if the shape has a cap."""
         by_columns = not self.shape.tied or isinstance(weights, Packed)
         times: Callable[..., Array] = linear if by_columns else dot_rows
         if self.frozen:

@@ -1,4 +1,4 @@
-"""Dropout by the keys of examples: it does not depend on how a batch is split."""
+"""Dropout with one key per example, so that masks do not depend on how a batch is split."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,10 @@ def dropped(x: Float[Array, "batch ..."], keys: Array | None, place: int | Array
     """Returns `x` with `share` of its numbers set to zero, and the others scaled so that the mean stays.
 
     Args:
-        x: One row for each example.
-        keys: One per example, or None for no dropout.
-        place: Number of this dropout in the network.
-        share: Share of the numbers.
+        x: Array with one row for each example.
+        keys: One key per example, or None for no dropout.
+        place: Number of this dropout in the network, for its own masks.
+        share: Share of the numbers that become zero.
 
     Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.
     """

@@ -1,4 +1,4 @@
-"""The task of predicting the next token with a `Decoder`: its parameters and its summed loss."""
+"""The task of predicting the next token with a `Decoder`."""
 
 from typing import Any, cast
 
@@ -14,13 +14,13 @@ from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Pa
 class NextToken:
     """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length), or `tokens` (`pairs`).
 
-    They may hold `segments` and `positions` of documents in a row (`Decoder.hidden`), and `learned`, 0 at labels that
-    do not count; a label of `IGNORE` does not either. `frozen` as in `Decoder`.
+    Batches may also hold `segments` and `positions` of documents (`Decoder.hidden`), and `learned`, which is 0 for
+    labels that do not count. A label of `IGNORE` does not count, either.
     """
 
     stacked = "blocks"
     in_halves = False
-    """Whether `decoder.Block` is computed again in halves."""
+    """Whether the backward pass computes a `decoder.Block` again in two halves."""
 
     def __init__(
         self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
@@ -35,13 +35,13 @@ class NextToken:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns nats, summed over the counted tokens. There is no dropout, so `keys` and `train` change nothing."""
+        """Returns the nats, summed over counted labels. `keys` and `train` are ignored, since there is no dropout."""
         weights, batch = cast(Any, params["trainable"]), pairs(batch)
         hidden = self.decoder.hidden(weights, batch["input_ids"], **_documents(batch))
         return self._summed(weights, hidden, batch), None, {}
 
     def enter(self, outer: dict, batch: Batch) -> Array:
-        """Embeds the tokens. This and the next two are `loss` in parts; see `types.Layered`."""
+        """Embeds the tokens. `enter`, `block` and `leave` are the parts of the loss for `types.Layered`."""
         return self.decoder.embedded(outer, pairs(batch)["input_ids"])
 
     def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
@@ -54,7 +54,7 @@ class NextToken:
         return self._summed(outer, self.decoder.normed(outer, x), pairs(batch)), {}
 
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
-        """Returns the nats of the labels that count, and their number."""
+        """Returns the summed nats of the labels that count, and their number."""
         labels = batch["labels"].reshape(-1)
         if "learned" in batch:
             labels = jnp.where(batch["learned"].reshape(-1) > 0, labels, IGNORE)
@@ -72,22 +72,22 @@ class NextToken:
 
     @property
     def in_parts(self) -> tuple[str, ...]:
-        """Names of weights that are read in parts; see `types.ReadsInParts`. An accelerator reads bfloat16 as it is."""
+        """Names of weights that are read in parts on a CPU (`types.ReadsInParts`); none on an accelerator."""
         if self.compute.platform != "cpu":
             return ()
         return ("embedding", "head") if self.decoder.unrolls else ("embedding", "head", "blocks")
 
 
 def _documents(batch: Batch) -> dict[str, Array]:
-    """Returns numbers and positions of documents, where rows hold several."""
+    """Returns the entries `segments` and `positions` of a batch, if it has them."""
     return {name: batch[name] for name in ("segments", "positions") if name in batch}
 
 
 def pairs(batch: Batch) -> Batch:
-    """Returns ids and labels, int32: those of the batch, or each of its `tokens` and the one after it.
+    """Returns the batch with int32 ids and labels, made from `tokens` if it has them.
 
-    `tokens` are of (batch, length + 1) and any integer type, with booleans `counted` of (batch,) where some rows only
-    fill up the batch; their labels become `IGNORE`.
+    `tokens` have shape (batch, length + 1) and any integer type; labels are the next tokens. Booleans `counted`, of
+    shape (batch,), mark rows that count; labels of other rows become `IGNORE`.
     """
     if "tokens" not in batch:
         return batch

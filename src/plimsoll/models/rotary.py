@@ -1,4 +1,4 @@
-"""Rotary positions in their rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
+"""Rotary positions in rotate-half form. Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4."""
 
 import math
 
@@ -13,7 +13,7 @@ from plimsoll.models.shape import Rotary
 def rotary_angles(
     positions: Int[Array, "... length"], head_width: int, rotary: Rotary
 ) -> Float[Array, "... length half"]:
-    """Returns the angle of every position and pair of columns, in radians."""
+    """Returns the angle for every position and pair of columns, in radians."""
     return positions.astype(jnp.float32)[..., None] * frequencies(rotary, head_width)
 
 
@@ -23,7 +23,7 @@ def frequencies(rotary: Rotary, head_width: int) -> Float32[np.ndarray, " half"]
     if rotary.kind == "linear":
         plain = plain / rotary.factor
     elif rotary.kind == "llama3":
-        # The share of the plain frequency, 1: as it was, 0: slowed by the factor.
+        # Share of the original frequency: 1 leaves it unchanged, 0 divides it by the factor.
         rotations = rotary.original * plain / (2 * math.pi)
         share = np.clip((rotations - rotary.low) / (rotary.high - rotary.low), 0, 1)
         plain = share * plain + (1 - share) * plain / rotary.factor
@@ -33,7 +33,7 @@ def frequencies(rotary: Rotary, head_width: int) -> Float32[np.ndarray, " half"]
 def rotate(
     x: Float[Array, "... length width"], angles: Float[Array, "... length half"]
 ) -> Float[Array, "... length width"]:
-    """Rotates the pairs (x[i], x[i + width/2]) by their angles, in float32; norms are kept."""
+    """Returns `x` with the pairs (x[i], x[i + width/2]) rotated by their angles, computed in float32."""
 
     def rotated(x: Array) -> Array:
         first, second = jnp.split(x, 2, axis=-1)

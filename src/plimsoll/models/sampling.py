@@ -1,8 +1,8 @@
-"""Text from a language model, token by token: one jitted function of fixed shapes, called once per token.
+"""Text from a language model: one jitted function of fixed shapes, called once per token.
 
-Every token is a forward pass over a window of one length, mostly that of training, so that nothing is recompiled and a
-context longer than the window only loses its oldest tokens. No cache of keys and values: the models of these recipes
-take milliseconds a window, and a sliding window would make a cache's rotary positions wrong. Long windows need one.
+Each token takes a forward pass over a window of fixed length, so that nothing is recompiled. A context longer than the
+window loses its oldest tokens. There is no cache of keys and values: the models of these recipes take milliseconds a
+window, and a sliding window would make a cache's rotary positions wrong. Long windows would need a cache.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,21 +15,21 @@ from jaxtyping import Array, Float, Int
 from plimsoll.models.decoder import Decoder
 
 SHORTEST = 64
-"""Tokens of the shortest window that is sampled from."""
+"""Tokens of the shortest window."""
 NextToken = Callable[..., Array]
-"""`(params, window, last, seed, index, temperature)` to one id."""
+"""Function `(params, window, last, seed, index, temperature)` that returns one id."""
 
 
 def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
-    """Returns a function that samples among the `top_k` likeliest of the first `known` ids (0: among all).
+    """Returns a function that samples from the `top_k` likeliest of the first `known` ids (0: from all).
 
-    Temperature 0 takes the likeliest. `known` is the tokenizer's size: the embedding may have more rows than that.
+    Temperature 0 takes the likeliest. `known` is the tokenizer's size; the embedding may have more rows.
     """
     rows = min(known, decoder.shape.vocab)
 
     @jax.jit
     def next_token(params, window, last, seed, index, temperature):
-        hidden = decoder.hidden(params, window[None])[0]  # attention is causal: nothing after `last` is seen
+        hidden = decoder.hidden(params, window[None])[0]  # attention is causal: tokens after `last` have no effect
         logits = decoder.logits(params, jax.lax.dynamic_slice_in_dim(hidden, last, 1))[0][:rows]
         return sampled_id(logits, top_k=top_k, seed=seed, index=index, temperature=temperature)
 
@@ -39,7 +39,7 @@ def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToke
 def sampled_id(
     logits: Float[Array, " known"], *, top_k: int, seed: Array, index: Array, temperature: Array
 ) -> Int[Array, ""]:
-    """Samples an id among the `top_k` likeliest (0: among all); the same seed and index give the same one."""
+    """Returns an id, sampled from the `top_k` likeliest (0: from all). The same seed and index give the same id."""
     if 0 < top_k < len(logits):
         logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
     key = jax.random.fold_in(jax.random.key(seed), index)
@@ -48,7 +48,7 @@ def sampled_id(
 
 
 def window_for(tokens: int, *, longest: int) -> int:
-    """Returns the length of a window for so many tokens: the next power of two, so that few are compiled for."""
+    """Returns the length of a window for `tokens` tokens: the next power of two, so that few lengths are compiled."""
     return min(longest, max(SHORTEST, 1 << (tokens - 1).bit_length()))
 
 
@@ -64,9 +64,9 @@ def continued(
     seed: int,
     ends: Collection[int] = (),
 ) -> Iterator[int]:
-    """Yields at most `tokens` ids after the prompt, up to `end` or one of `ends`, which is not yielded.
+    """Yields at most `tokens` ids after the prompt. Stops before `end` or one of `ends`.
 
-    The model sees the last `length`.
+    The model sees the last `length` tokens.
     """
     recent = [int(token) for token in prompt][-length:]
     window = np.zeros(length, np.int32)

@@ -1,8 +1,8 @@
-"""Shapes of decoders: widths, counts and positions, and in what the published architectures differ from a Llama.
+"""Shapes of decoders: widths, counts and positions, and differences of published architectures from a Llama.
 
-All of them are one decoder (decoder.py). An architecture is a name in `FORMS` with what it computes besides; a shape
-adds the numbers, and from both follow the tensors. `sizing.py` finds the shape for a number of parameters, and
-`pretrained/config.py` reads one from a `config.json`. No JAX.
+One decoder (decoder.py) computes all of them. `FORMS` has the differences of each architecture, a shape the numbers;
+both determine the tensors. `sizing.py` finds the shape for a number of parameters, and `pretrained/config.py` reads one
+from a `config.json`. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KERNELS = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Name in our tree to the published name, within a layer."""
+"""Published names of a layer's kernels, by their names in our tree."""
 NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
 NORMS_ON_BOTH_SIDES = {
     "attention_norm": "input_layernorm",
@@ -33,7 +33,7 @@ NORMS_ON_BOTH_SIDES = {
     "feed_after_norm": "post_feedforward_layernorm",
 }
 HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
-"""Those over the columns of a head."""
+"""Published names of norms over the columns of a head, by their names in our tree."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Form:
     """Differences of an architecture from a Llama's decoder."""
 
     title: str
-    """Models of the architecture, in words."""
+    """Names of models with the architecture, for messages."""
     norms: Mapping[str, str]
-    """Name of each norm of a layer in our tree to its published name."""
+    """Published names of a layer's norms, by their names in our tree."""
     gemma: bool = False
     """Norms multiply by 1 + weight, the embedding is scaled by sqrt(width), and the gate is GELU instead of SiLU."""
     biases: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Form:
 
     @property
     def norm_start(self) -> float:
-        """Weight of a norm that changes no scale."""
+        """Weight of a norm that leaves the scale unchanged."""
         return 0.0 if self.gemma else 1.0
 
 
@@ -64,26 +64,27 @@ FORMS: Mapping[Architecture, Form] = {
     "gemma2": Form("Gemma 2", NORMS_ON_BOTH_SIDES, gemma=True),
     "gemma3": Form("Gemma 3 of text", NORMS_ON_BOTH_SIDES | HEAD_NORMS, gemma=True),
 }
-"""`model_type` of a configuration (of Gemma 3 also `gemma3_text`) to what is computed."""
+"""Forms by `model_type` of a configuration. `gemma3` also stands for `gemma3_text`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary positions of queries and keys: frequencies theta^(-2i / width), and how they were stretched."""
+    """Rotary positions of queries and keys: frequencies theta^(-2i / width), and their stretch to longer inputs."""
 
     theta: float = 10_000.0
     kind: Literal["default", "linear", "llama3"] = "default"
     factor: float = 1.0
-    """Length read, as a multiple of the length in training."""
+    """Longest input, as a multiple of the longest input before the stretch."""
     low: float = 1.0
+    """llama3: frequencies with at most so many rotations within `original` positions are divided by `factor`."""
     high: float = 4.0
-    """llama3: rotations within `original` up to which a frequency is divided by `factor`, and from which it is not."""
+    """llama3: frequencies with at least so many rotations within `original` positions are unchanged."""
     original: int = 8192
-    """llama3: positions before the stretch."""
+    """llama3: longest input before the stretch, in positions."""
 
 
 def require_pairs(width: int, heads: int) -> None:
-    """Raises RecipeError for heads that are not of an even whole width: rotary positions turn pairs of columns."""
+    """Raises RecipeError unless width / heads is an even integer: rotary positions turn pairs of columns."""
     if width % heads or (width // heads) % 2:
         raise RecipeError(
             f"--width {width} cannot be split over --heads {heads}: width / heads must be an even whole number (rotary"
@@ -102,30 +103,30 @@ class DecoderShape:
     inner: int
     """Width of the feed-forward part."""
     key_heads: int = 0
-    """Heads of keys and values: each serves heads / key_heads queries. By default as many as `heads`."""
+    """Heads of keys and values: each serves heads / key_heads heads of queries. By default (0) `heads`."""
     head_width: int = 0
-    """Columns of a head. By default width / heads."""
+    """Columns of a head. By default (0) width / heads."""
     architecture: Architecture = "llama"
     norm_epsilon: float = 1e-6
     rotary: Rotary = Rotary()
     tied: bool = True
-    """The output layer uses the token embedding's weights."""
+    """Whether the output layer uses the token embedding's weights."""
     positions: int = 8192
     """Longest input in training, in tokens."""
     window: int = 0
     """Positions that a query sees, its own included; 0 for all up to its own."""
     windowed: tuple[bool, ...] = ()
-    """For each layer, whether its queries see the window alone; empty where all layers are alike."""
+    """For each layer, whether `window` applies; empty if it applies to all layers."""
     window_rotary: Rotary | None = None
-    """Positions of layers that see a window alone, where they are not `rotary`."""
+    """Rotary positions of layers with a window; None for `rotary`."""
     score_scale: float | None = None
     """Factor of attention's scores; None for 1 / sqrt(head_width)."""
     score_cap: float = 0.0
     """Scores s become cap * tanh(s / cap); 0 for no cap."""
     logit_cap: float = 0.0
-    """The same of logits."""
+    """Logits s become cap * tanh(s / cap); 0 for no cap."""
     exact_gelu: bool = False
-    """The gate of a Gemma is GELU itself, not its approximation by tanh."""
+    """Whether the gate of a Gemma uses the exact GELU instead of its approximation by tanh."""
 
     def __post_init__(self) -> None:
         if not self.head_width:
@@ -161,7 +162,7 @@ class DecoderShape:
         return tensors
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Returns published name to published shape, (out, in) of a kernel; without `lm_head` where it is tied."""
+        """Returns published shapes by published name; (out, in) for kernels, and no `lm_head` if it is tied."""
         tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, self.width)}
         for number in range(self.layers):
             tensors |= {f"model.layers.{number}.{name}": shape for name, shape in self.block_tensors().values()}
@@ -169,7 +170,7 @@ class DecoderShape:
         return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, self.width)}
 
     def leaves(self) -> dict[str, tuple[int, ...]]:
-        """Returns path and shape of every leaf of our tree, kernels as (layers, in, out)."""
+        """Returns the shape of every leaf of our tree, by path; (layers, in, out) for kernels."""
         leaves: dict[str, tuple[int, ...]] = {"embedding": (self.vocab, self.width)}
         for (ours, leaf), (_, sides) in self.block_tensors().items():
             leaves[f"blocks/{ours}/{leaf}"] = (self.layers, *reversed(sides))

@@ -1,9 +1,9 @@
-"""The shape of a decoder from the number of parameters it may have. Aspect ratio first, then the count.
+"""Finds the shape of a decoder for a number of parameters.
 
-Choosing by the count alone gives absurd depth, because narrow embeddings are cheap (92 layers of width 64 for
-five million). Here width / layers stays between 32 and 128, heads are 32, 64 or 128 wide, and the inner width is
-near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Of the shapes within 2 % of the target, the
-nearest to the preferred ratio wins. No JAX here: recipes use it.
+The number alone would give absurd depth, because narrow embeddings are cheap (92 layers of width 64 for five million).
+Here width / layers stays between 32 and 128, heads have 32, 64 or 128 columns, and the inner width is near 8/3 of the
+width, as in Llama (https://arxiv.org/abs/2302.13971). Among shapes within 2 % of the number, the one nearest to the
+preferred ratios wins. Imports no JAX, because recipes import this file.
 """
 
 import math
@@ -23,29 +23,29 @@ INNER_RATIOS = (0.75, 1.34)
 """Lowest and highest inner width, as a share of 8/3 of the width."""
 MOST_WIDTH = 16_384
 VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
-"""Sizes of a tokenizer that is trained for a model, each for models of fewer parameters than the number before it."""
+"""Pairs of a limit of parameters and a vocabulary size, for tokenizers of models below the limit."""
 
 
 def usual_vocabulary(parameters: int) -> int:
-    """Returns the size of a tokenizer that is trained for a model of so many parameters."""
+    """Returns the default vocabulary size for a model with this number of parameters."""
     return next(size for most, size in VOCABULARIES if parameters < most)
 
 
 def usual_heads(width: int) -> int:
-    """Returns the number of heads of a usual width; 1 where none of these divides the width."""
+    """Returns the number of heads of 64, 32 or 128 columns; 1 if none of these divides the width."""
     return width // next((size for size in HEAD_WIDTHS if width % size == 0), width)
 
 
 def inner_width(width: int, multiple: int = 64, *, thirds: int = 8) -> int:
-    """Returns `thirds` thirds of the width, to the nearest multiple.
+    """Returns `thirds` thirds of the width, rounded to a multiple of `multiple`.
 
-    With 8, the three products of a gated part cost what the two of a plain part of 4 x the width do.
+    With 8, the three products of a gated feed-forward part cost as much as the two of a plain one of 4 x the width.
     """
     return max(multiple, round(width * thirds / 3 / multiple) * multiple)
 
 
 class Candidate(NamedTuple):
-    """Sizes of a shape, and the number of parameters that it would have: thousands are compared."""
+    """Sizes of a possible shape, and its number of parameters."""
 
     width: int
     layers: int
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
     @property
     def strangeness(self) -> float:
-        """Distance from the preferred proportions; 0 for both of them."""
+        """Distance from the preferred width / layers and inner / width; 0 if both are met."""
         aspect = abs(math.log(self.width / self.layers / PREFERRED_ASPECT))
         inner = abs(math.log(self.inner / (self.width * 8 / 3)))
         return round(aspect + 2 * inner, 3)
@@ -63,10 +63,10 @@ class Candidate(NamedTuple):
 def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
     """Returns the shape nearest to the preferred proportions within 2 % of `target` parameters.
 
-    Raises RecipeError with the nearest reachable counts where the target is out of reach.
+    Raises RecipeError with the nearest possible counts if there is no such shape.
     """
     candidates: list[Candidate] = []
-    for multiple in (64, 32, 16, 8):  # the coarsest inner width that reaches the target
+    for multiple in (64, 32, 16, 8):  # prefer a large multiple for the inner width
         candidates = list(_candidates(target, vocab * (1 if tied else 2), multiple))
         near = [shape for shape in candidates if abs(shape.parameters - target) <= TOLERANCE * target]
         if near:
@@ -91,12 +91,12 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
 
 
 def _candidates(target: int, rows: int, multiple: int) -> Iterator[Candidate]:
-    """Yields the shapes whose number of layers is next to that of `target`, up to the first width beyond it.
+    """Yields, for each width, shapes just below and above `target`. Ends with the first width that is too large.
 
     Args:
         target: Number of parameters.
         rows: Rows of the embedding and of the output layer.
-        multiple: What the inner width is a multiple of.
+        multiple: Number of which the inner width is a multiple.
     """
     deepest, flattest = ASPECT_RATIOS
     low, high = INNER_RATIOS

@@ -1,1 +1,1 @@
-"""Optax transformations and their settings, with state and weights in fewer bits where asked for."""
+"""Optimizers: settings and optax transformations, with state and weights optionally in fewer bits."""

@@ -1,12 +1,12 @@
-"""Adam whose quotient is an arctangent: no epsilon, and a step that is bounded. Everett et al. 2024.
+"""Adam with an arctangent instead of the quotient: no epsilon, and bounded steps. Everett et al. 2024.
 
-With moments m and v as Adam has them, a step is
+With Adam's moments m and v, a step is
 
     p = p (1 - rate decay) - rate / (1 - beta1^t) * atan2(m, sqrt(v) / sqrt(1 - beta2^t))
 
 https://arxiv.org/abs/2407.05872, section 5, without the two factors of their equation, and with the correction of m
-outside of the arctangent, as in the code with which the recursive models were trained. The first step is
-rate * 0.9967 for every gradient but zero, whatever its size; no step is longer than rate * pi / 2 / (1 - beta1^t).
+outside of the arctangent, as in the code that trained the published recursive models. The first step is rate * 0.9967
+for every nonzero gradient, whatever its size; no step is longer than rate * pi / 2 / (1 - beta1^t).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AdamATan2State(NamedTuple):
     """Optimizer state of `adam_atan2`."""
 
     count: Any
-    """int32: updates so far."""
+    """Number of updates so far, int32."""
     mean: Any
     square: Any
 
@@ -72,7 +72,7 @@ def adam_atan2(settings: AdamATan2, steps: int) -> optax.GradientTransformation:
         return AdamATan2State(jnp.int32(0), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
 
     def correction(beta: float, count: Any) -> Any:
-        # In this form and not as 1 - beta^t, of which float32 would lose some digits at the first steps.
+        # `expm1`, because 1 - beta^t would lose digits in float32 at the first steps.
         return -jnp.expm1(count.astype(jnp.float32) * math.log(beta)) if beta else jnp.float32(1)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdamATan2State]:

@@ -48,7 +48,7 @@ class AdamW(Clipped):
         return build(self.adam(steps), storage)
 
     def adam(self, steps: int) -> Adam:
-        """Returns the numbers of the rule over `steps` updates."""
+        """Returns the rule's hyperparameters for a run of `steps` updates."""
         from plimsoll.optimizers.adamw8 import Adam
 
         return Adam(

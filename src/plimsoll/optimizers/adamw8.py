@@ -1,13 +1,14 @@
 """AdamW over 8- or 16-bit moments and 16-, 24- or 32-bit weights, updated in place.
 
-The same numbers as `optax.adamw` but for rounding between steps: a piece of a leaf is decoded, updated in float32 with
-the fresh moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
+It equals `optax.adamw` except for rounding between steps: a piece of a leaf is decoded, updated in float32 with the new
+moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
-`bits_of` gives the bits of each leaf: norms, biases and small leaves stay float32 in all, embeddings and the output
-layer in moments of 8 bits. Moments of 16 bits are bfloat16, rounded at random (levers/weight_bits.py): a step changes
-them by less than bfloat16 can tell apart, and the nearest would stand still.
+`bits_of` returns the bits of each leaf. Norms, biases and small leaves stay float32. With moments of 8 bits, those of
+embeddings and the output layer stay float32, too. Moments of 16 bits are bfloat16, rounded at random
+(levers/weight_bits.py): a step changes them by less than a bfloat16 step, so rounded to the nearest they would stand
+still.
 
-`build` makes the rule of `plimsoll.AdamW`: with 32 bits everywhere it is optax's own AdamW.
+`build` returns the rule of `plimsoll.AdamW`: with 32 bits everywhere it is optax's own AdamW.
 """
 
 from functools import partial
@@ -38,11 +39,11 @@ from plimsoll.optimizers.streaming import clipped
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
-"""Elements below which a leaf stays float32: it has nothing to save."""
+"""Elements below which a leaf stays float32, because it is too small to save much."""
 
 
 class Adam(NamedTuple):
-    """Numbers of AdamW's rule in a run."""
+    """Hyperparameters of AdamW in a run."""
 
     schedule: optax.Schedule
     beta1: float
@@ -57,9 +58,9 @@ class Moments(NamedTuple):
     """State of one leaf between steps."""
 
     mean: Array | Blocks
-    """Running mean of the gradient; of 16 bits, the bits of bfloat16 (uint16)."""
+    """Running mean of the gradient. With 16 bits it is stored as the bits of bfloat16 (uint16)."""
     variance: Array | Blocks
-    """Running mean of the gradient's square; in blocks, it is the square's root."""
+    """Running mean of the gradient's square. `Blocks` store its square root."""
     rest: Array | None
     """Bits of 24-bit weights beyond bfloat16: int8, shaped like the leaf."""
 
@@ -68,9 +69,9 @@ class State(NamedTuple):
     """State of the optimizer."""
 
     step: Array
-    """Updates done, int32."""
+    """Number of updates done, int32."""
     leaves: Any
-    """`Moments` for every leaf of the parameters."""
+    """Parameters' tree with `Moments` as leaves."""
 
 
 class Numbers(NamedTuple):
@@ -86,20 +87,17 @@ class Numbers(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Form in which one leaf is kept."""
+    """Storage of one leaf: bits of moments and weights, weight decay, and number."""
 
     moments: int
     weight: int
     decays: bool
     number: int
-    """Number of the leaf, in the tree's order."""
+    """Number of the leaf in the tree's order, for its random numbers."""
 
 
 def build(adam: Adam, storage: Storage = WHOLE) -> InPlace:
-    """Returns AdamW's update rule, its state and weights kept as `storage` says.
-
-    With 32 bits everywhere it is optax's own AdamW.
-    """
+    """Returns AdamW's update rule for a storage. With 32 bits everywhere it is optax's own AdamW."""
     if not storage.updates_whole:
         return adamw8(adam, storage)
     rule = optax.adamw(
@@ -116,7 +114,7 @@ def build(adam: Adam, storage: Storage = WHOLE) -> InPlace:
 def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
     """Returns the bits of the moments (8, 16 or 32) and of the weights (16, 24 or 32) of a leaf at `path`.
 
-    Only a matrix that is large enough and of whole blocks has fewer than 32. Stored leaves count as what they were.
+    Only a large matrix of whole blocks has fewer than 32. A leaf may be stored already: uint16 counts as a float.
     """
     words = words_of(path)
     large = leaf.size >= SMALLEST and leaf.size % BLOCK == 0
@@ -128,10 +126,10 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
 
 
 def adamw8(adam: Adam, storage: Storage, *, piece: int = PIECE) -> InPlace:
-    """Returns AdamW's rule over narrow state or weights, `piece` elements at a time; see `InPlace`.
+    """Returns AdamW's rule for state or weights of fewer bits, which updates `piece` elements at a time; see `InPlace`.
 
     `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
-    `update` take bfloat16 leaves too; on a CPU that costs a copy of the largest while it is updated.
+    `update` also accept bfloat16 leaves; on a CPU each is then copied during its update.
     """
     rule = _Rule(adam, storage, piece)
     return InPlace(rule.init, rule.update, rule.apply, rule.store, Parts(adam.clip_norm, rule.layer, rule.rest))
@@ -145,7 +143,7 @@ class _Rule(NamedTuple):
     piece: int
 
     def kinds(self, params: Any) -> Any:
-        """Returns the form of each leaf."""
+        """Returns the `Kind` of each leaf."""
         numbers = iter(range(len(jax.tree.leaves(params))))
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf, decays: Kind(*bits_of(path, leaf, self.storage), decays, next(numbers)),
@@ -166,7 +164,7 @@ class _Rule(NamedTuple):
         def stored_leaf(leaf: Array, kind: Kind) -> Array:
             if kind.weight == 32:
                 return leaf
-            if kind.weight == 16:  # the nearest: only updates are rounded at random
+            if kind.weight == 16:  # rounded to the nearest; only updates are rounded at random
                 return weight_bits.as_bits(_float32(leaf).astype(jnp.bfloat16))
             return weight_bits.split(_float32(leaf))[0]
 
@@ -191,7 +189,7 @@ class _Rule(NamedTuple):
         moments_and_gradient_and_kinds: tuple[Any, Any, Any],
         layer: Array | None = None,
     ) -> tuple[Any, Any, Array]:
-        """Updates every leaf of `stored` in turn, or a layer of each. Returns weights, moments and the last token."""
+        """Updates every leaf of `stored`, or layer `layer` of each, in turn. Returns weights, moments and a token."""
         leaves, tree = jax.tree.flatten(stored)
         others = [tree.flatten_up_to(other) for other in moments_and_gradient_and_kinds]
         changed = []
@@ -233,7 +231,7 @@ class _Rule(NamedTuple):
 
 
 class _Leaf:
-    """The update of one leaf: its arithmetic on any rows, and the walk over all of them."""
+    """The update of one leaf: the arithmetic for some rows, and loops over all rows."""
 
     def __init__(self, kind: Kind, now: Numbers, adam: Adam, split: Split, piece: int) -> None:
         self.kind = kind
@@ -244,7 +242,7 @@ class _Leaf:
         self.key = weight_bits.random_key(now.step, kind.number)
 
     def walk(self, leaf: Array, moments: Moments, gradient: Array, token: Array) -> tuple[tuple[Array, Moments], Array]:
-        """Returns the next weights and moments, and the token after them."""
+        """Returns the leaf's next weights and moments, and a token that depends on them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
         changed = stored, moments
         if leaf.size < SMALLEST or leaf.size % BLOCK:
@@ -258,7 +256,7 @@ class _Leaf:
     ) -> tuple[tuple[Array, Moments], Array]:
         """Updates one layer of a stacked leaf, whose `gradient` has no axis of layers. Returns the whole leaf.
 
-        Random numbers and scales are those of the whole leaf's update.
+        Random numbers and scales are the same as in an update of the whole leaf.
         """
         if (self.kind.moments, self.kind.weight) == (32, 32):
             return over_layer(self.rows, (leaf, moments), gradient, index, token)
@@ -270,7 +268,7 @@ class _Leaf:
         return self.blocks((leaf, moments), gradient, token, index=index)
 
     def blocks(self, changed: Any, gradient: Array, token: Array, *, index: Array | int = 0) -> tuple[Any, Array]:
-        """Walks over what a device holds of a leaf of whole blocks, or over layer `index` of it."""
+        """Updates a device's part of a leaf of whole blocks, or layer `index` of it, in pieces."""
         size, rows = changed[0].size, gradient.size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
@@ -289,7 +287,7 @@ class _Leaf:
         stored, moments = changed
         adam, now = self.adam, self.now
 
-        # The update of AdamW, in float32.
+        # Apply the update of AdamW in float32.
         gradient = gradient.astype(jnp.float32) * now.clip
         mean, variance = moments.mean, moments.variance
         mean = eight_bit.decode_mean(*mean) if isinstance(mean, Blocks) else _float32(mean)
@@ -304,9 +302,9 @@ class _Leaf:
         return self.encoded(start, weights + -now.rate * direction, mean, variance, root)
 
     def encoded(self, start: Array, weights: Array, mean: Any, variance: Any, root: Array) -> tuple[Array, Moments]:
-        """Returns weights and moments in the bits in which they are kept; rounding at random is by place in the leaf.
+        """Returns weights and moments as they are stored.
 
-        So it is the same on any devices.
+        Random rounding depends on an element's place in the leaf, so it is the same for any number of devices.
         """
         random: Any = None
         elements: Any = None
@@ -329,5 +327,5 @@ class _Leaf:
 
 
 def _float32(leaf: Array) -> Array:
-    """Returns a leaf of any form but 24 bits in float32."""
+    """Returns a leaf in float32: of a float type, or uint16 bits of bfloat16."""
     return weight_bits.widen(leaf) if leaf.dtype == jnp.uint16 else leaf.astype(jnp.float32)

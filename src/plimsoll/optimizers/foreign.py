@@ -1,4 +1,4 @@
-"""Optimizers that are not ours as settings: an optax transformation, or a function of the run's length."""
+"""Settings for optimizers from users: an optax transformation, or a function of the run's length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optax(Optimizer):
-    """Any optax transformation. Its schedule cannot be read, and it knows nothing of a run's length."""
+    """Any optax transformation. Its schedule is unknown, and does not depend on the run's length."""
 
     transformation: Any = field(metadata={"option": False})
 
@@ -60,14 +60,14 @@ class OfLength(Optimizer):
 
 
 def optimizer_of(given: Any) -> Optimizer:
-    """Returns settings of what a user gave as an optimizer.
+    """Returns the settings of an optimizer that a user gave.
 
     Args:
         given: Settings like `plimsoll.AdamW(...)`, an optax transformation, or a function of the run's number of steps
             that returns one of them.
 
     Raises:
-        RecipeError: It is none of them.
+        RecipeError: `given` is none of these.
     """
     if isinstance(given, Optimizer):
         return given

@@ -1,8 +1,8 @@
 """Updates that change parameters and state in place, a piece at a time, with no temporaries of a leaf's size.
 
-optax returns updates, which are as large as the parameters, and a leaf's temporaries are several times that where its
-state has to be decoded first. `InPlace` is an optax transformation with a third function, `apply`, that does not return
-updates but the parameters themselves; `over_pieces` is the loop it is made of.
+optax returns updates, which are as large as the parameters. A leaf's temporaries are several times its size if its
+state must be decoded first. `InPlace` is an optax transformation with a third function, `apply`, that returns the new
+parameters instead of updates. `over_pieces` is its loop.
 """
 
 from collections.abc import Callable
@@ -23,25 +23,25 @@ Trees = tuple[Any, Any]
 """Stored parameters and optimizer state."""
 
 PIECE = 7 * 2**16
-"""Elements of a piece. Half as many take as long in one large leaf, and half as long again in forty of 0.4M."""
+"""Elements of a piece. With half as many, one large leaf takes as long, and forty leaves of 0.4M 1.5 times as long."""
 
 
 class Layer(NamedTuple):
     """A layer of the parameters."""
 
     stacked: str
-    """Entry of the parameters, a dictionary, whose leaves have a leading axis of layers."""
+    """Entry of the parameters whose leaves have a leading axis of layers."""
     number: Array
-    """int32, from 0."""
+    """Number of the layer, int32 from 0."""
 
 
 class Parts(NamedTuple):
-    """Updates of one part of the parameters at a time, by rules that treat each element alone, but for the clip.
+    """Updates of one part of the parameters at a time, for rules that are elementwise except for a clip.
 
     `layer(trees, gradient, at, clip, token)` updates one layer, whose `gradient` has no axis of layers, and returns the
-    next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but `stacked`,
-    and counts the step: last. The gradient is multiplied by `clip`, a float32 scalar that the caller computes from the
-    norm of the whole.
+    next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but `stacked`.
+    It is called last, because it counts the step. The gradient is multiplied by `clip`, a float32 scalar that the
+    caller computes from the norm of the whole gradient.
     """
 
     clip_norm: float | None
@@ -50,13 +50,12 @@ class Parts(NamedTuple):
 
 
 class InPlace(optax.GradientTransformation):
-    """An optax transformation with `init` and `update`, whose state and parameters may be smaller than float32.
+    """An optax transformation whose state and parameters may be stored in fewer bits than float32.
 
-    `store(params)` is the form in which float32 parameters are kept between steps, and `init(params)` belongs to it:
-    give `init` the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
-    `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
-    is for composition with optax: updates in float32, as large as the parameters. `average`, if given, is
-    kept of the weights beside them; `row_rule`, if given, updates the tables of a task that reads some.
+    `store(params)` returns float32 parameters as they are stored between steps. `init(params)` takes the float32
+    parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`. `apply(gradient, state, stored)`
+    returns the next `(stored, state)`: donate both. `update(gradient, state, params)` is for composition with optax,
+    and returns float32 updates, as large as the parameters.
     """
 
     apply: Apply
@@ -64,7 +63,9 @@ class InPlace(optax.GradientTransformation):
     parts: Parts | None
     """Updates of parts; None for a rule that needs the whole gradient at once."""
     average: Average | None
+    """Rule for an average of the weights; None for no average."""
     row_rule: RowRule | None
+    """Rule for the tables of a task that reads some; None for no tables."""
 
     def __new__(
         cls,
@@ -84,12 +85,12 @@ class InPlace(optax.GradientTransformation):
 def in_place(
     optimizer: optax.GradientTransformation, *, average: Average | None = None, row_rule: RowRule | None = None
 ) -> InPlace:
-    """Returns any optax transformation as an `InPlace`; one that is none yet gets float32 parameters.
+    """Returns any optax transformation as an `InPlace`, with float32 parameters unless it is one already.
 
     Args:
-        optimizer: The transformation; an `InPlace` keeps all that it has.
-        average: Average of the weights that is kept besides.
-        row_rule: Rule for the rows of tables, of a task that reads some (`types.ReadsTables`).
+        optimizer: The transformation. An `InPlace` keeps its functions, average and rule for rows.
+        average: Rule for an average of the weights.
+        row_rule: Rule for the rows of tables (`types.ReadsTables`).
     """
     if isinstance(optimizer, InPlace):
         rule = optimizer
@@ -99,8 +100,8 @@ def in_place(
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         if any(map(on_host, jax.tree.leaves(state))):
             raise RecipeError(
-                "--offload optimizer needs an optimizer that can be updated a piece at a time, and nobody says so of"
-                " this recipe's: take plimsoll.AdamW, Lion or AdamATan2, or leave it out"
+                "--offload optimizer needs an optimizer that can be updated a piece at a time, and this recipe's does"
+                " not claim that: take plimsoll.AdamW, Lion or AdamATan2, or leave it out"
             )
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
@@ -109,7 +110,7 @@ def in_place(
 
 
 def without(node: Any, stacked: str) -> Any:
-    """Returns a dictionary without that entry; anything else as it is."""
+    """Returns a dictionary without the entry `stacked`, and any other node unchanged."""
     return {name: part for name, part in node.items() if name != stacked} if isinstance(node, dict) else node
 
 
@@ -123,12 +124,12 @@ def over_pieces(
     token: Array,
     first: Array | int = 0,
 ) -> tuple[Any, Array]:
-    """Applies `change(first_row, changed, read)` to pieces of `piece` rows, each result written over its input.
+    """Applies `change(first_row, changed, read)` to pieces of `piece` rows, and writes each result over its input.
 
-    `changed` and `read` are pytrees of arrays whose first axis is `rows` long; `change` gets the same rows of all of
-    them and returns new rows of `changed`. Of a longer `changed`, `rows` from row `first` on are changed, and
-    `first_row` counts from its beginning. `token` is an int32 that is not negative; the one returned makes what is
-    given it run after all of this. Without that, XLA would hold the temporaries of many leaves at once.
+    `changed` and `read` are pytrees of arrays with `rows` rows. `change` gets the same rows of all arrays, and returns
+    new rows of `changed`. If `changed` has more rows, those from `first` on are changed, and `first_row` counts from
+    the beginning of `changed`. `token` is a nonnegative int32. An update that gets the returned token runs after this
+    one; otherwise XLA would hold the temporaries of many leaves at once.
     """
 
     def one_piece(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
@@ -142,7 +143,7 @@ def over_pieces(
         return jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, row, 0), changed, new), token
 
     divisors = (size for size in range(min(rows, piece), piece // 2, -1) if rows % size == 0)
-    piece = next(divisors, min(rows, piece))  # rows that are left over have to be compiled on their own
+    piece = next(divisors, min(rows, piece))  # a divisor, because a remainder would be compiled separately
     pieces, left = divmod(rows, piece)
     if pieces > 1:
         changed, token = lax.fori_loop(
@@ -162,7 +163,7 @@ def over_layer(
 ) -> tuple[Any, Array]:
     """Applies `over_pieces` to one layer of `stacked`.
 
-    `stacked` holds arrays of (layers, *shape); `layer`, of that shape, is read.
+    `stacked` holds arrays of (layers, *shape). `layer`, an array of that shape, is the one that `change` reads.
     """
     rows = layer.shape[0] if layer.ndim > 1 else 1
     read = layer.reshape(rows, -1)
@@ -179,11 +180,11 @@ def over_layer(
 
 
 def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[Any, Array]:
-    """Returns `function(*operands)`, not fused with its surroundings, and the token after it.
+    """Returns `function(*operands)`, not fused with its surroundings, and the next token.
 
-    Fused with the update of a part, the compiler copies the whole array for each part. An optimization barrier keeps
-    them apart, but on a CPU XLA removes it before it fuses. There it is a branch that is always taken, which the
-    compiler cannot know: as few temporaries as with the barrier and that pass disabled, and no compiler option needed.
+    If XLA fused it with the write of a piece, it would copy the whole array for each piece. An optimization barrier
+    prevents that, but XLA for CPU removes barriers before it fuses. There a branch that is always taken, which the
+    compiler cannot know, gives as few temporaries as a barrier that stays.
     """
 
     def branch(token: Array, *operands: Any) -> tuple[Any, Array]:
@@ -201,9 +202,9 @@ def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[
 
 
 def at_once(function: Callable[[Any, Array], tuple[Any, Array]], carry: Any, token: Array) -> tuple[Any, Array]:
-    """Computes `function(carry, token)` before anything that is given the token it returns.
+    """Returns `function(carry, token)`, computed before any operation that gets the returned token.
 
-    On a CPU it is a loop of one round. The compiler knows neither that nor when it is over.
+    On a CPU it is a loop of one round, a number that the compiler cannot know.
     """
 
     def loop(token: Array, carry: Any) -> tuple[Any, Array]:

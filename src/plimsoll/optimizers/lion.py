@@ -1,9 +1,10 @@
-"""Lion: every weight moves by the sign of a momentum, so a step is as long for all. Chen et al. 2023.
+"""Lion: every weight moves by the sign of a momentum, so all weights move equally far. Chen et al. 2023.
 
     update = rate (sign(beta1 momentum + (1 - beta1) gradient) + decay weight)
 
 https://arxiv.org/abs/2302.06675. It keeps one number for each weight, 4 bytes instead of AdamW's 8. Take a learning
-rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger (their section 5). optax does the work.
+rate 3 to 10 times smaller than AdamW's, and a weight decay larger by the same factor (their section 5). The rule is
+optax's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Lion(Clipped):
     """Settings of Lion, which keeps half as much state as AdamW. Source: https://arxiv.org/abs/2302.06675.
 
-    Its learning rate is 3 to 10 times smaller than AdamW's, its weight decay as much larger.
+    Its learning rate is 3 to 10 times smaller than AdamW's, and its weight decay larger by the same factor.
 
     Example:
         >>> plimsoll.Lion(learning_rate=1e-4, warmup_steps=200).weight_decay
@@ -37,7 +38,7 @@ class Lion(Clipped):
     weight_decay: NonNegativeFloat = 0.1
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
     beta1: Share = 0.9
-    """Share of the momentum in the direction of a step."""
+    """Share of the momentum in the sum whose sign is the step; the gradient has the rest."""
     beta2: Share = 0.99
     """Decay rate of the momentum."""
 

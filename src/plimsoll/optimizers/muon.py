@@ -1,14 +1,14 @@
-"""Muon: matrices move by their momentum made orthogonal, all else by AdamW. Jordan 2024.
+"""Muon: matrices move by their orthogonalised momentum, other weights by AdamW. Jordan 2024.
 
     update = rate (0.2 sqrt(max(in, out)) orthogonal(momentum) + decay weight)
 
 https://kellerjordan.github.io/posts/muon. A Newton-Schulz iteration of five steps takes the singular values of the
-momentum to about one. The factor is that of Liu et al. 2025, https://arxiv.org/abs/2502.16982: an update is as long as
-AdamW's, so both kinds of weights share one learning rate, and AdamW's is where a search begins.
+momentum to about one. The factor is that of Liu et al. 2025, https://arxiv.org/abs/2502.16982: an update has the length
+of AdamW's, so both kinds of weights share one learning rate, and AdamW's is a good first guess.
 
-State: 4 bytes for each weight of a matrix, 8 for the others. Price: fifteen products of matrices for each matrix and
-step, whatever the batch, and temporaries of a stack of kernels each. It needs whole matrices, so it supports none of
-the levers that update a piece at a time. optax does the work.
+State: 4 bytes for each weight of a matrix, 8 for the others. Price: fifteen matrix products for each matrix and step,
+whatever the batch, each with temporaries of a stack of kernels. It needs whole matrices, so it supports no lever that
+updates a piece at a time. The rule is optax's.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import optax
 
 LIKE_ADAMW = 0.2
-"""Root mean square of an update over the learning rate, as AdamW's updates have it (Liu et al. 2025, section 2.2)."""
+"""Root mean square of an update divided by the learning rate, typical of AdamW (Liu et al. 2025, section 2.2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(Rates):
     """Settings of Muon for matrices, and of AdamW for embeddings, output layer, norms and biases.
 
-    The last two axes of an array are a matrix, earlier ones count layers. Updates are as long as AdamW's, so a learning
-    rate of AdamW's is a good beginning. Source: https://kellerjordan.github.io/posts/muon.
+    The last two axes of an array are a matrix, earlier ones count layers. Updates have the length of AdamW's, so its
+    learning rate is a good first guess. Source: https://kellerjordan.github.io/posts/muon.
 
     Example:
         >>> plimsoll.Muon(learning_rate=3e-3, decay="wsd").momentum
@@ -55,7 +55,7 @@ class Muon(Rates):
         import optax
         from optax.contrib import muon
 
-        # Decay comes last, because optax's muon decays all that AdamW updates, norms and biases too.
+        # Decay comes last, because optax's muon would also decay norms and biases.
         rate = self.schedule(steps)
         unscaled = muon(
             1.0,
@@ -73,7 +73,7 @@ class Muon(Rates):
 
 
 def matrices(params: Any) -> Any:
-    """Returns the axes of every matrix that Muon updates; None for leaves of AdamW."""
+    """Returns the axes of every matrix that Muon updates; None for leaves that AdamW updates."""
     import jax
     from optax.contrib import MuonDimensionNumbers
 

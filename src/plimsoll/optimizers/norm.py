@@ -1,7 +1,7 @@
-"""The norm of a whole gradient, in bytes that do not grow with it.
+"""The norm of a whole gradient, with temporaries of constant size.
 
-XLA for CPU sums a large array in windows of 32, and writes the squares out first: for a leaf of 64 MiB another 64 MiB,
-while the whole gradient is in memory. Here they are summed into as many lanes as a piece has.
+XLA for CPU sums a large array in windows of 32, and stores all squares first: for a leaf of 64 MiB another 64 MiB,
+while the whole gradient is in memory. Here a loop adds the squares of one piece at a time to an array of partial sums.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from plimsoll.levers import weight_bits
 from plimsoll.levers.sharding import in_mesh
 
 LANES = 2**12
-"""Elements that are squared at a time: a core's first cache holds their sums."""
+"""Elements of a piece, and number of partial sums, which fit a core's first cache."""
 LARGE, LANES_OF_LARGE = 2**22, 2**16
-"""Elements from which a leaf is large, and has more lanes: fewer summands in each, and so less rounding."""
+"""Elements from which a leaf is large, and its number of partial sums: fewer summands in each, so less rounding."""
 
 
 def global_norm(tree: Any) -> Float[Array, ""]:
-    """Returns the root of the sum of all squares, in float32, of leaves in float32 or bfloat16."""
+    """Returns the float32 norm of a tree with float32 or bfloat16 leaves."""
     squares = jnp.float32(0)
     for leaf in jax.tree.leaves(tree):
         squares += _squares(leaf)
@@ -34,11 +34,11 @@ def global_norm(tree: Any) -> Float[Array, ""]:
 def norms_of_parts(tree: Any, *, stacked: str | None) -> dict[str, Float[Array, ""]]:
     """Returns the norm of each entry of a tree, by names like `gradient_norm/embedding`.
 
-    An entry that is a list of layers has a norm for each: `gradient_norm/blocks/0`.
+    A list of layers, or the `stacked` entry, has a norm for each layer: `gradient_norm/blocks/0`.
 
     Args:
         tree: A gradient.
-        stacked: Entry whose leaves have a leading axis of layers instead (`types.Stacks`).
+        stacked: Entry whose leaves have a leading axis of layers (`types.Stacks`).
     """
     squares: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -54,14 +54,14 @@ def norms_of_parts(tree: Any, *, stacked: str | None) -> dict[str, Float[Array, 
 
 
 def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
-    """Returns the factor that brings the norm down to `most`, 1 where it is less."""
+    """Returns the factor that scales the norm down to `most`; 1 if the norm is smaller."""
     return jnp.where(norm < most, 1.0, most / norm)
 
 
 def clip_by_norm(most: float) -> optax.GradientTransformation:
-    """Returns `optax.clip_by_global_norm` with the norm of this module and a single factor.
+    """Returns `optax.clip_by_global_norm` with this module's norm, and one factor for all elements.
 
-    What is divided for each element would be written out before it is used twice.
+    optax divides each element, and XLA would store the quotients before it uses them twice.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -95,7 +95,7 @@ def _squares_of_layers(leaf: Array) -> Float[Array, " layers"]:
 
 
 def _is_summed_at_once(leaf: Array, size: int) -> bool:
-    """Returns whether so many elements of a leaf are few; or it is split over devices, and summed in place."""
+    """Returns True if a sum over `size` elements needs no pieces: it is short, or the leaf is split over devices."""
     return in_mesh() or size < 2 * LANES
 
 
@@ -107,7 +107,7 @@ def _in_pieces(leaf: Array, first: Array | int = 0, size: int | None = None) -> 
     """Returns the sum of squares of `size` elements of a leaf, from element `first` on; of all by default."""
     flat, narrow = leaf.reshape(-1), leaf.dtype == jnp.bfloat16
     size = flat.size if size is None else size
-    if narrow:  # XLA would widen all of it before the loop; of its bits it takes a copy, half as large
+    if narrow:  # XLA would widen a bfloat16 array before the loop; it copies the bits, which are half as large
         flat = weight_bits.as_bits(flat)
     lanes = LANES_OF_LARGE if size >= LARGE else LANES
     whole = size // lanes

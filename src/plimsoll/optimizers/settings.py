@@ -1,10 +1,10 @@
-"""Settings of an update rule: what an optimizer's options are, and its learning rate over a run.
+"""Settings of an update rule: the options of an optimizer, and its learning rate over a run.
 
-    warm-up        from 0, or from the first share of the peak, in a straight line
+    warm-up        a straight line from 0, or from 1/n of the peak, up to the peak
     cosine         half a cosine down to `final_fraction` of the peak, at the last step
-    linear         a straight line to the same
-    wsd            constant, and a straight line in the last `decay_fraction` of the run ("warm-up, stable, decay",
-                   Hu et al. 2024, https://arxiv.org/abs/2404.06395; a fifth is enough for what a cosine reaches,
+    linear         a straight line down to the same rate
+    wsd            constant, then a straight line in the last `decay_fraction` of the run ("warm-up, stable, decay", Hu
+                   et al. 2024, https://arxiv.org/abs/2404.06395; a fifth of the run reaches the loss of a cosine,
                    Haegele et al. 2024, https://arxiv.org/abs/2405.18392)
     constant       the peak until the end
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 Decay = Literal["cosine", "linear", "wsd", "constant"]
 
 EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head", "lm_head", "output_head"})
-"""Words on the path of leaves whose rows are tokens, and as large as their token is frequent."""
+"""Words in the path of leaves with a row or column for each token. Their moments depend on how frequent a token is."""
 
 TYPICAL_STEPS = 10_000
-"""Length of a run for which an optimizer is asked what it supports, before its length is known."""
+"""Steps of a run that are assumed to find an optimizer's levers before the length is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Part):
-    """Settings of an update rule. Only `rule` has to be written; the fields of a subclass are its options.
+    """Settings of an update rule. A subclass must define `rule`; its fields are the options.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Optimizer(Part):
 
     group = "optimizer"
     levers: ClassVar[tuple[str, ...]] = ()
-    """Levers (memory-saving options) that the rule supports, of `optimizer_bits`, `weight_bits`, `offload` and
+    """Levers (memory-saving options) that the rule supports, from `optimizer_bits`, `weight_bits`, `offload` and
     `layerwise`."""
 
     ema_decay: Share = 0.0
@@ -78,10 +78,10 @@ class Optimizer(Part):
         return None
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+        """Returns True if runs of `steps` and of `longer` steps have the same first `taken` learning rates.
 
-        If so, a run of `steps` that has taken `taken` of them can continue to `longer` as if it had been planned that
-        long. False if unknown.
+        Then a run of `steps` can continue to `longer` after `taken` steps as if it had been planned that long. Returns
+        False if unknown.
 
         Args:
             steps: Optimizer steps of the run.
@@ -104,7 +104,7 @@ class Corners(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Optimizer):
-    """Settings of a rule with a learning rate: warm-up, and then a decay. `schedule` makes one for `rule`.
+    """Settings of a rule whose learning rate has a warm-up and a decay. `schedule` returns it for use in `rule`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ class Rates(Optimizer):
     """
 
     rises_from_zero: ClassVar[bool] = True
-    """Whether the first step has rate 0, and a warm-up as long as the run is shortened to a tenth of it. Otherwise the
-    first of n warm-up steps has 1/n of the peak, and the rate is float32 for any count, as published for TRM."""
+    """If True, the first step has rate 0, and a warm-up of at least the run's length is cut to a tenth of the run.
+    Otherwise the first of n warm-up steps has 1/n of the peak, and the rate is always float32, as published for TRM."""
 
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate, reached at the end of warm-up."""
@@ -124,10 +124,10 @@ class Rates(Optimizer):
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
     default_warmup_steps: NonNegativeInt | None = 100
-    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, --warmup-fraction of
-    any run."""
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, the warm-up is
+    --warmup-fraction of any run."""
     warmup_fraction: Share = 0.1
-    """Most of the run that is warm-up, if --warmup-steps is not given."""
+    """Largest share of the run that is warm-up, if --warmup-steps is not given."""
     decay: Decay = "cosine"
     """Course of the learning rate after warm-up: down to --final-fraction by half a cosine or a straight line (linear),
     at its peak until --decay-fraction of the run is left and then by a straight line (wsd), or at its peak until the
@@ -147,7 +147,7 @@ class Rates(Optimizer):
         return min(self.default_warmup_steps, max(1, int(share)))
 
     def corners(self, steps: int) -> Corners:
-        """Returns where the learning rate of a run of `steps` changes its course."""
+        """Returns the steps at which the learning rate of a run of `steps` changes its course."""
         warmup = self.warmup(steps)
         if self.rises_from_zero:
             peak = max(1, steps // 10) if warmup >= steps else warmup
@@ -156,7 +156,7 @@ class Rates(Optimizer):
             peak = max(1, warmup) - 1
             end = max(steps - 1, peak + 1)
 
-        # The end of a run that is all warm-up may come before its peak is over.
+        # In a run that is all warm-up, `end - falling` may come before the peak.
         falling = max(1, round(self.decay_fraction * steps))
         fall = max(peak, end - falling) if self.decay == "wsd" else peak
         return Corners(peak, fall, end)
@@ -176,7 +176,7 @@ class Rates(Optimizer):
         import jax.numpy as jnp
         import optax
 
-        # From the first rate up to the peak, and level until it falls.
+        # The rate rises to the peak, and stays level until it falls.
         corners = self.corners(steps)
         first = 0.0 if self.rises_from_zero else peak / (corners.peak + 1)
         rise = optax.linear_schedule(first if corners.peak else peak, peak, corners.peak)
@@ -198,8 +198,8 @@ class Rates(Optimizer):
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
         """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
 
-        They have during an equally long warm-up, with `decay="wsd"` until the shorter run's rate begins to fall, and
-        always without a decay.
+        They do during a warm-up of equal length; with `decay="wsd"` until the rate of the shorter run begins to fall;
+        and always without a decay.
         """
         if steps == longer:
             return True
@@ -212,7 +212,7 @@ class Rates(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Rates):
-    """Settings of an elementwise rule whose gradient is clipped before it (`streaming.clipped`)."""
+    """Settings of an elementwise rule with clipping of the gradient before it (`streaming.clipped`)."""
 
     clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
@@ -223,14 +223,14 @@ class Clipped(Rates):
 
 
 def decayed(params: Any) -> Any:
-    """Returns True for every leaf that weight decay applies to: all but norms and biases."""
+    """Returns a tree of booleans: True for leaves with weight decay, which are all but norms and biases."""
     import jax
 
     return jax.tree_util.tree_map_with_path(lambda path, _: NORMS_AND_BIASES.isdisjoint(words_of(path)), params)
 
 
 def words_of(path: tuple) -> set[str]:
-    """Returns the names and numbers on the path of a leaf."""
+    """Returns the names and numbers in the path of a leaf."""
     from jax.tree_util import keystr
 
     return {keystr((entry,), simple=True) for entry in path}

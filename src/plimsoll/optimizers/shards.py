@@ -1,7 +1,7 @@
-"""Leaves that are split over devices: each device updates what it holds, in its own blocks.
+"""Updates of leaves that are split over devices: each device updates its own part.
 
-The partitioner does not know that: it would gather the leaf to cut pieces from it. A block of 64 elements is on one
-device, so scales, random numbers and results do not depend on the number of devices.
+The partitioner would gather a leaf to cut pieces from it. Each block of 64 elements is on one device, so scales, random
+numbers and results do not depend on the number of devices.
 """
 
 import math
@@ -17,7 +17,7 @@ from plimsoll.levers.sharding import FSDP, in_mesh, leaf_spec
 
 
 def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array) -> Any:
-    """Applies `function(changed, read)`, of arrays of one shape, on every device to the part that it holds of them."""
+    """Applies `function(changed, read)` on every device to its own part of the arrays, which have one shape."""
     if not in_mesh():
         return function(changed, read)
     spec = leaf_spec(read.shape, fsdp=jax.sharding.get_abstract_mesh().shape[FSDP])
@@ -25,7 +25,7 @@ def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array
 
 
 class Split(NamedTuple):
-    """Split of a leaf: along one axis into `parts`, seen as (outer, row) with `row` elements from that axis on."""
+    """Split of a leaf along one axis into `parts`. The leaf is seen as (outer, row), with the axis first in `row`."""
 
     spec: PartitionSpec
     parts: int
@@ -34,9 +34,9 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> "Split":
-        """Returns the split that levers/sharding.py makes.
+        """Returns the split of a leaf by levers/sharding.py.
 
-        Shards that are not whole blocks count as not split: they are gathered.
+        A leaf whose parts are not whole blocks counts as not split, and is gathered.
         """
         whole = cls(PartitionSpec(), 1, 1, math.prod(shape))
         if not in_mesh():
@@ -58,7 +58,7 @@ class Split(NamedTuple):
         size = self.outer * self.row
         scales = PartitionSpec(None, FSDP)
 
-        def rows(x: Array) -> Array:  # the flat scales, so that each device's are a part of each row
+        def rows(x: Array) -> Array:  # flat scales become rows, so that each device has a part of each row
             return x if x.size == size else x.reshape(self.outer, self.row // BLOCK)
 
         changed_rows, read_rows = jax.tree.map(rows, (changed, read))
@@ -70,7 +70,7 @@ class Split(NamedTuple):
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def block_numbers(self, held: Array) -> Array:
-        """Returns the numbers in the whole leaf of blocks that a device counts in its own part."""
+        """Returns the numbers of blocks in the whole leaf, from their numbers `held` in the device's part."""
         if self.parts == 1:
             return held
         per_device = self.row // BLOCK // self.parts

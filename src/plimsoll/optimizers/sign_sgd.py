@@ -1,10 +1,10 @@
-"""Sign-SGD with decoupled decay, for the rows of a table that a step has read.
+"""Sign-SGD with decoupled decay, for the rows of a table that a step reads.
 
     row = row (1 - rate decay) - rate sign(sum of its gradients)
 
-A row that several examples have read is updated once, by the sign of the sum. Rows that no example has read stay as
-they are, to the bit: neither gradient nor update is ever of the table's size, and there is no state. signSGD: Bernstein
-et al. 2018, https://arxiv.org/abs/1802.04434; sparse as in the code with which the recursive models were trained.
+A row that several examples read is updated once, by the sign of the sum. Other rows do not change. No gradient or
+update has the size of the table, and there is no state. signSGD: Bernstein et al. 2018,
+https://arxiv.org/abs/1802.04434; sparse as in the code that trained the published recursive models.
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowRule:
-    """Update of the rows of tables that a step has read: see `types.ReadsTables`."""
+    """Update of the rows of tables that a step reads: see `types.ReadsTables`."""
 
     schedule: optax.Schedule
     weight_decay: float
 
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
-        """Returns the next tables, by name, after `step` (int32) earlier ones; unchanged where the step is not `taken`.
+        """Returns the next tables, by name. Donate the tables.
 
-        Donate the tables. Of each, `rows` has the row that an example has read, `gradients` (examples, width).
+        Args:
+            tables: Tables, by name.
+            rows: Number of the row that each example reads, by name of the table.
+            gradients: Gradients of these rows, (examples, width), by name of the table.
+            step: Number of earlier steps, int32.
+            taken: If False, the tables do not change.
         """
         import jax
         import jax.numpy as jnp
@@ -42,6 +47,6 @@ class RowRule:
             old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
             new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
             chosen = jnp.where(taken, new, old)
-            # The padding of `read` is beyond the end.
+            # Padding of `read` is a row number beyond the end, which "drop" ignores.
             new_tables[name] = table.at[read].set(chosen, mode="drop", indices_are_sorted=True)
         return new_tables

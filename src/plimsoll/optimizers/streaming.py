@@ -1,7 +1,7 @@
 """Elementwise rules of optax on some rows of one leaf at a time: layer by layer, or over a state in host memory.
 
-levers/offload.py says why a state lies there, and what it costs. The update is optax's own, called on rows of one leaf
-while the others are left out, so the numbers and the state are the same as those of a whole update.
+levers/offload.py explains state in host memory. The update is optax's own, called with rows of one leaf while all other
+leaves are None, so results and state equal those of a whole update.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,13 @@ from plimsoll.optimizers.shards import on_own_part
 def streaming(
     rule: optax.GradientTransformation, *, first: optax.GradientTransformation | None = None, parts: Parts | None = None
 ) -> InPlace:
-    """Returns the rule of `first` and then `rule`, as optax chains them.
+    """Returns `first` and then `rule`, as optax chains them, for a state that may lie in host memory.
 
-    `rule` makes each update from the same element of gradient, state and weight, and from what all leaves share (AdamW
-    under a schedule). `first` sees the whole gradient and keeps nothing (a clip to a global norm). Nothing here can
-    check that: another rule would get rows of a leaf where it needs all of it.
+    Args:
+        rule: Elementwise rule, like AdamW under a schedule: an update depends on one element of gradient, state and
+            weight, and on shared numbers like a count. This is not checked: another rule would give wrong results.
+        first: Rule for the whole gradient that has no state of its own, like a clip to a global norm.
+        parts: Updates of parts of the parameters.
     """
     whole = rule if first is None else optax.chain(first, rule)
 
@@ -44,29 +46,29 @@ def streaming(
 
 
 def clipped(rule: optax.GradientTransformation, clip_norm: float | None) -> InPlace:
-    """Returns an elementwise rule after a clip to a global norm, streamed, and updated in parts of the parameters.
+    """Returns an elementwise rule after a clip to a global norm, with `streaming` and `Parts`.
 
-    None or 0 is no clip.
+    A `clip_norm` of None or 0 does not clip.
     """
     if not clip_norm:
         return streaming(rule, parts=elementwise(rule, clip_norm=None))
-    unclipped = optax.chain(optax.identity(), rule)  # with the state of the clipped one
+    unclipped = optax.chain(optax.identity(), rule)  # its state has the structure of the clipped rule's state
     parts = elementwise(unclipped, clip_norm=clip_norm)
     return streaming(rule, first=clip_by_norm(clip_norm), parts=parts)
 
 
 class _Update:
-    """An elementwise update of parameters and state, of which rows of one leaf can be made alone."""
+    """An elementwise update of parameters and state that can update a few rows of one leaf."""
 
     def __init__(self, rule: optax.GradientTransformation, trees: Trees) -> None:
         self.rule = rule
         structure = jax.tree.structure(trees[0])
         self.nodes, self.form = jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
-        """Trees with the parameters' structure, those first, and the leaves outside of them, which all share."""
+        """The parameters, then trees of the state with their structure, and leaves outside these trees (counts)."""
         self.own = [place for place, node in enumerate(self.nodes) if jax.tree.structure(node) == structure]
 
     def of(self, own: list[Any], gradient: Any) -> list[Any]:
-        """Returns all nodes after the update of a part of the parameters: `own` holds it of each of their trees."""
+        """Returns all nodes after an update of a part of the parameters. `own` has that part of each tree."""
         before = list(self.nodes)
         for place, part in zip(self.own, own, strict=True):
             before[place] = part
@@ -75,20 +77,20 @@ class _Update:
         return self.form.flatten_up_to((optax.apply_updates(weights, updates), state))
 
     def of_rows(self, alone: Callable[[Any], Any], rows: list[Array], gradient: Array) -> list[Array]:
-        """Returns new rows of one leaf; `alone` gives the tree that has nothing else: a mask by path still finds it."""
+        """Returns new rows of one leaf. `alone` puts them into a tree without other leaves, for masks by path."""
         after = self.of([alone(part) for part in rows], alone(gradient))
         return [jax.tree.leaves(after[place])[0] for place in self.own]
 
 
 def _alone(form: Any, number: int, part: Any) -> Any:
-    """Returns a tree of this form with one leaf, and None for all others."""
+    """Returns a tree of this structure with `part` as leaf `number`, and None for all others."""
     return form.unflatten([part if place == number else None for place in range(form.num_leaves)])
 
 
 def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
-    """Returns the `Parts` of an optax transformation that treats each element alone, as Adam does; without its clip.
+    """Returns the `Parts` of an elementwise optax transformation, like Adam without its clip.
 
-    Trees of its state with the parameters' own structure are cut as they are; everything else (counts) is shared.
+    Trees of the state with the parameters' structure are cut like these; all other leaves (counts) are shared.
     """
 
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
@@ -96,7 +98,7 @@ def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | N
         slopes, form = jax.tree.flatten(gradient)
         held = [form.flatten_up_to(update.nodes[place][at.stacked]) for place in update.own]
 
-        # One leaf after the other.
+        # Update one leaf after another.
         for number, slope in enumerate(slopes):
 
             def change(start: Array, rows: list[Array], read: Array, number: int = number) -> list[Array]:
@@ -130,7 +132,7 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
     slopes, form = jax.tree.flatten(gradient)
     held = [form.flatten_up_to(update.nodes[place]) for place in update.own]
 
-    # What all leaves share, then one leaf after the other.
+    # Update the shared leaves, then one leaf after another.
     nothing = _alone(form, -1, None)
     after = update.of([nothing for _ in update.own], nothing)
     for number, slope in enumerate(slopes):

@@ -66,7 +66,7 @@ AFTER_OVERRUN = "margin after an overrun"
 """Name of the component for the margin that a run gets after it exceeded an earlier prediction."""
 STEP = "step temporaries"
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
-"""Offloadable part of the state to the component of the ledger that counts it."""
+"""Component of the ledger that counts each offloadable part of the state, by part."""
 UNPREPARED = Preparation(init_temp_bytes=0, evaluate_temp_bytes=0)
 """Preparation of a plan for which only the step was analysed."""
 

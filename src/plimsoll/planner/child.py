@@ -60,7 +60,7 @@ ANSWERS: Mapping[Verb, Any] = {
     "prepare": Preparation,
     "measure": tuple[float, ...],
 }
-"""Verb of a request to the type of its answer."""
+"""Type of the answer to a request, by the request's verb."""
 
 
 @dataclasses.dataclass(frozen=True)

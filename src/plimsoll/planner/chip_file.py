@@ -19,7 +19,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 COUNT, RATE, WORDS, TABLE = "a whole number above 0", "a number above 0", "some words", "a table"
 TYPES: dict[str, tuple[type, ...]] = {COUNT: (int,), RATE: (int, float), WORDS: (str,), TABLE: (dict,)}
 Kinds = Mapping[str, str | tuple[str, ...]]
-"""Fields of a table to their type in words, or to the strings that are allowed."""
+"""Type of each field of a table in words, or the allowed strings, by field."""
 
 FILE: Kinds = {"chips": TABLE, "architectures": TABLE, "kernels": TABLE}
 FIGURES: Kinds = {
@@ -65,7 +65,7 @@ class Chip:
     memory_bytes: int
     """Memory that a run may use. Its entry in `sources` names the bytes that were subtracted."""
     flops: Mapping[str, float]
-    """Precision to dense floating-point operations per second. A precision without hardware units is absent."""
+    """Dense floating-point operations per second, by precision. A precision without hardware units is absent."""
     memory_bandwidth: float
     """Bytes per second of the device's memory."""
     link_bandwidth: float = 0.0
@@ -78,7 +78,7 @@ class Chip:
     compiler: Mapping[str, Any]
     """Options that `topology.devices` passes to the compiler."""
     sources: Mapping[str, str]
-    """Name of a figure, like "memory_bytes", to its source."""
+    """Source of each figure, by name, like "memory_bytes"."""
     kernels: Mapping[str, float] = field(default_factory=dict)
     """Figures of KERNELS for a GPU; empty for a CPU or a TPU, whose step times do not come from kernels."""
 
@@ -88,14 +88,14 @@ class Catalogue:
     """Chips of a chip file, with the figures that they share."""
 
     architectures: Mapping[str, Mapping[str, int]]
-    """CUDA compute capability to the limits of a multiprocessor."""
+    """Limits of a multiprocessor, by CUDA compute capability."""
     kernels: Mapping[str, float]
     """Figures of KERNELS for every GPU without figures of its own."""
     kernel_sources: Mapping[str, str]
     chips: Mapping[str, Chip]
     """Chips by name: single GPUs and TPU slices."""
     unlisted: Mapping[str, Mapping[str, int]]
-    """Chip to the unlisted cards that are most like it, each with its gigabytes."""
+    """Unlisted cards with their gigabytes, by the chip that is most similar."""
 
 
 def read_catalogue(path: Path) -> Catalogue:

@@ -24,7 +24,7 @@ from plimsoll.units import GIB
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
-"""Platform of a chip to JAX's name of it."""
+"""JAX's name of a chip's platform, by platform."""
 UNLISTED_SPARE = 3 * GIB // 2
 """Bytes of an unlisted card's nominal memory that a run cannot use. CUDA reports 0.2 to 0.5 GiB less than nominal for
 listed cards, and 1 GiB lies outside XLA's pool."""

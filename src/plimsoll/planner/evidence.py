@@ -87,7 +87,7 @@ class Failure(NamedTuple):
 
 
 def remembered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Caches the result of a method of `Evidence` until the next answer or failure."""
+    """Decorates a method of `Evidence`: caches its results until the next answer or failure."""
 
     @wraps(method)
     def once(self: Evidence, *about: Any) -> Any:
@@ -124,7 +124,7 @@ class Evidence:
 
     @cached_property
     def children(self) -> dict[Combination, list[Combination]]:
-        """Combination to its children: one lever has a later value, which is expected to be smaller and slower."""
+        """Children of each combination: one lever has a later value, which is expected to be smaller and slower."""
         children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:

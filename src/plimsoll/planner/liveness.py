@@ -182,7 +182,7 @@ def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
 def _followed(
     jaxpr: Any, results: set[Any], inlined: Collection[str]
 ) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
-    """Returns two dicts: fused variables to the allocated values they are computed from, and values to their last use.
+    """Returns two dicts: the allocated values that each fused variable is computed from, and the last use of values.
 
     The last use is the number of an equation.
     """

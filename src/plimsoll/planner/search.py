@@ -174,7 +174,7 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
         case "prepare":
             depth = depth_of_preparing(candidate, evidence)
             if depth == "try":
-                desk.say(f"weighing a trial process of {candidate.words}")
+                desk.say(f"measuring a trial process of {candidate.words}")
             return compiler.prepare(candidate.step, depth)
         case "time":
             return time_in_turn(candidate, evidence, compiler)

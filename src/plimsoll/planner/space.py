@@ -25,7 +25,7 @@ Family = tuple[Any, ...]
 """Values of the levers that change a step in more than the bits of stored weights and state."""
 
 StaticOf = Callable[[int, Storage], Static]
-"""Function to the bytes of the state, from the number of devices that share a copy and the storage."""
+"""Function that returns the bytes of the state, from the number of devices that share a copy and the storage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Combination:
 
     levers: dict[str, Any]
     plans: dict[int, Plan]
-    """Micro-batch to plan. Levers that need no compile, prefetching and saving, have their fastest values."""
+    """Plans by micro-batch. Levers that need no compile, prefetching and saving, have their fastest values."""
     parents: tuple[Combination, ...]
     """Combinations with one lever at an earlier value, which are expected to be faster and larger."""
     hope: float
@@ -45,7 +45,7 @@ class Combination:
 
     @cached_property
     def steps(self) -> dict[int, Plan]:
-        """Micro-batch to plan, as the compiler sees the plan."""
+        """Plans by micro-batch, as the compiler sees them (`same_step`)."""
         return {micro: same_step(plan) for micro, plan in self.plans.items()}
 
     @cached_property

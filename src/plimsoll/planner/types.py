@@ -182,7 +182,7 @@ class Rates:
     """Rates of a chip, measured on the chip or taken from its data sheet."""
 
     flops: Mapping[str, float]
-    """Precision to floating-point operations per second in matmuls."""
+    """Floating-point operations per second in matmuls, by precision."""
     copy_bytes: float
     """Bytes per second of moving data that does not fit the cache."""
     first_touch_bytes: float
@@ -257,7 +257,7 @@ class Problem(lever.Problem):
     """Number of `rate_unit`s in one example, like its tokens."""
     rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
-    """Bytes of the data on the host: prefetch depth to components and their bytes."""
+    """Bytes of the data on the host, by prefetch depth and component."""
     data_advice: str = ""
     """Advice to the user that reduces the bytes of the data."""
     pinned_by: str | None = None

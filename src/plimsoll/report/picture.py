@@ -329,9 +329,7 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
         raise PlimsollError(f"a picture or page is written as {' or '.join(formats)}, and {path.name!r} is neither")
     place = path if path.exists() else path.parent
     if path.is_dir() or not path.parent.is_dir() or not os.access(place, os.W_OK):
-        raise PlimsollError(
-            f"{path} cannot be written: name a file in a folder that is there, and in which you may write"
-        )
+        raise PlimsollError(f"{path} cannot be written: name a file in a folder that exists and is writable")
     return path
 
 

@@ -29,7 +29,7 @@ STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by 
 """Map from the source of a predicted step time to a description."""
 SLOW_STEP = 600.0
 """Seconds of a step above which the plan's table has a warning."""
-SLOW_ADVICE = "fewer examples, shorter ones or more devices make it shorter"
+SLOW_ADVICE = "take fewer or shorter examples, or more devices"
 UNUSED = 1 / 3
 """Unused fraction of the budget from which the plan's table recommends a larger model or batch."""
 

@@ -27,7 +27,7 @@ class Topology(Accelerator):
         assert subject.chip is not None
         super().__init__(subject.chip)
         self.devices: Sequence[Any] | None = None
-        """Devices that functions are lowered for; None where no compiler is installed."""
+        """Devices that functions are lowered for; None if no compiler is installed."""
         self.options: program.Options = {}
         """Compiler options in addition to training's."""
         if subject.is_compiled:

@@ -1,4 +1,4 @@
-"""Type of the residual stream and of what the backward pass keeps: see `levers/activations.py`."""
+"""Type of the residual stream and of the activations kept for the backward pass: see `levers/activations.py`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
 
 
 EITHER_WAY = 0.85
-"""Share of the time that float32 activations may save on a CPU that multiplies in bfloat16, or cost: bfloat16 was 1.04
-to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (notes)."""
+"""Smallest ratio of measured to predicted time for float32 activations on a CPU that multiplies in bfloat16. There
+bfloat16 was 1.04 to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (notes)."""
 
 
 def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
-    """Returns bfloat16 alone on an accelerator that multiplies in it: there it is faster, and smaller.
+    """Returns the types to try: only bfloat16 on an accelerator that multiplies in it.
 
-    A decoder written by hand was 1.8 times as fast with it on an H100, in three quarters of the bytes (notes).
-    On a CPU either may be faster, and where products are not faster in bfloat16 it is for its bytes.
+    On an H100 a decoder written by hand was 1.8 times as fast with bfloat16, in three quarters of the bytes (notes).
+    On a CPU either type may be faster. If products in bfloat16 are not faster, bfloat16 only saves bytes.
     """
     if PRECISION.tried(problem, rates) != ["bfloat16"]:
         return ["float32", "bfloat16"]
@@ -60,7 +60,7 @@ ACTIVATIONS = Lever(
     worth_trying=_worth_trying,
     refused=_refused,
     goes_with=_goes_with,
-    sets_apart=("cpu",),  # which widens what is in bfloat16
+    sets_apart=("cpu",),  # XLA for CPU widens bfloat16 activations
     may_gain=lambda value, problem: EITHER_WAY if value == "float32" and problem.platform == "cpu" else 1.0,
     rungs=(Rung(name="activations-16", words="activations in bfloat16, too", value=_over_bfloat16),),
 )

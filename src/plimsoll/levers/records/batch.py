@@ -1,4 +1,4 @@
-"""How the batch goes through the model: in micro-batches, over devices that share the state, read ahead, and saved."""
+"""Levers of micro-batches, of a state split over devices, of prefetching, and of background saves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Values
 
 PREFETCH = (2, 1, 0)
-"""Depths of prefetching that are tried, the fastest first."""
+"""Numbers of prefetched batches that the planner tries, fastest first."""
 
 
 def _near_the_root(problem: Problem, _levers: Values) -> int:
-    """Returns the divisor of the effective batch nearest to its root: as many times as examples at a time."""
+    """Returns the divisor of the effective batch nearest to its square root."""
     whole, together = problem.effective_batch, problem.normalised_together
     between = [n for n in range(2, whole) if whole % n == 0 and n % together == 0]
     if not between:
@@ -32,7 +32,7 @@ MICRO_BATCH = Lever(
     name="micro_batch",
     type=int,
     least=1,
-    help="Examples that go through the model at a time; a divisor of the batch of a step.",
+    help="Examples that go through the model at a time; divides the effective batch of a step.",
     plain=None,
     by_itself=True,
     rungs=(
@@ -63,7 +63,7 @@ FSDP = Lever(
     worth_trying=lambda problem, rates: [n for n in range(1, problem.devices + 1) if problem.devices % n == 0],
     refused=_does_not_divide,
     words="state over {value}",
-    row="",  # stands in the row of the devices
+    row="",  # the row of the devices shows it
 )
 
 

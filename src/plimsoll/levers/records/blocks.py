@@ -1,4 +1,4 @@
-"""What a step keeps of blocks, logits and scores for its backward pass, and what it computes again."""
+"""Levers that choose which parts of blocks, logits and scores a step stores, and which it computes again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
 def _worth_recomputing(problem: Problem, _rates: Rates) -> list[str]:
     """Returns the values to try: not "none" for frozen layers in bfloat16 on a CPU, where it is the slowest.
 
-    Frozen layers are a loop, and XLA turns what it keeps to float32 and back there, the whole stack in each layer: a
-    step of 135M took 8.0 s for 6.2 with "dots", in twice the memory (notes, "A scan on a CPU keeps bits").
+    Frozen layers are a loop. In each layer XLA for CPU converts the whole stack of stored activations to float32 and
+    back: a step of 135M took 8.0 s, and 6.2 s with "dots" in half the memory (notes, "A scan on a CPU keeps bits").
     """
     frozen_on_cpu = problem.platform == "cpu" and "frozen_bits" in problem.supported
     in_float32 = problem.numerics == "exact" or problem.pins.get("precision") == "float32"
@@ -38,13 +38,13 @@ REMAT = Lever(
         Support("remat"),
         Support(
             "remat_offload",
-            lacking="the loss of {recipe} does not say what is to lie on the host. Use --remat block",
+            lacking="the loss of {recipe} does not support offloading. Use --remat block",
         ),
     ),
     needs=lambda value: {"none": (), "offload": ("remat", "remat_offload")}.get(value, ("remat",)),
     worth_trying=_worth_recomputing,
     refused=_nowhere_to_go,
-    sets_apart=("cpu",),  # which holds float32 copies beside what "none" keeps in bfloat16
+    sets_apart=("cpu",),  # XLA for CPU holds float32 copies of bfloat16 activations that "none" keeps
     rungs=(Rung(name="remat", words="blocks are computed again in the backward pass", value="block"),),
     plain_words="remat none",
     label="rematerialisation",
@@ -53,14 +53,14 @@ REMAT = Lever(
 
 
 MOST_UNROLLED = 24
-"""Layers beyond which compile time (about 0.3 s a layer) outweighs what unrolling saves."""
+"""Most layers that the planner unrolls. Beyond, compiling (about 0.3 s a layer) takes longer than unrolling saves."""
 
 
 def _unrolled_beside(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False where the other way is always better.
+    """Returns False if the other value of `unroll` is always better.
 
-    A loop that keeps everything, or that updates as it goes back, loses time and saves no bytes. Beside what lies on
-    the host only a loop holds a piece of it at a time.
+    A loop loses time and saves no bytes if it keeps all activations, or updates layer by layer. With offloaded state a
+    loop is better, since only a loop fetches one layer at a time.
     """
     first, *others = tried["unroll"]
     if levers["offload"] != "none" and others:
@@ -72,8 +72,8 @@ UNROLL = Lever(
     name="unroll",
     type=int,
     help=(
-        "Most layers that are compiled one after another instead of as a loop: faster steps, longer compiles. 0 always"
-        " takes a loop. On a CPU layers are a loop wherever --remat recomputes."
+        "Most layers that are compiled one after another instead of as a loop: faster steps, longer compiles. With 0"
+        " layers are always a loop. On a CPU they are a loop unless --remat is none."
     ),
     plain=MOST_UNROLLED,
     supports=(Support("unroll"),),
@@ -91,12 +91,13 @@ UNROLL = Lever(
 
 
 CHUNKS_ON_A_CARD = (8_192, 2_048)
-"""Tokens of a chunk that a GPU fills itself with. Recipes name chunks that fit a CPU's cache: each of those would be a
-small product, and read and write the gradient of the head's weights, some hundred times a step."""
+"""Tokens of a chunk that keep a GPU busy. The chunks that recipes name fit a CPU's cache. On a GPU they would be some
+hundred small products a step, each of which reads and writes the gradient of the head's weights."""
 
 
 IN_CACHE = 0.8
-"""Share of the time that a step with a chunked loss may take on a CPU, whose cache holds a chunk (notes)."""
+"""Smallest ratio of measured to predicted time of a step with a chunked loss on a CPU, whose cache holds a chunk
+(notes)."""
 
 
 def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
@@ -106,16 +107,16 @@ def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False where blocks are recomputed while all logits are kept: that saves little, but on a GPU."""
+    """Returns False if blocks are recomputed while all logits are kept, which saves much only on a GPU."""
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
 
 def _largest_chunk(problem: Problem, levers: Values) -> int:
-    """Returns the largest of the recipe's chunks that a micro-batch has more tokens than.
+    """Returns the largest of the recipe's chunks that is smaller than a micro-batch.
 
-    None is made up for smaller micro-batches: a chunk of 64, where 256 tokens were left, took 11 MiB more and not less
-    (notes, "The ladder").
+    It invents no smaller chunk for a smaller micro-batch: with 256 tokens left, a chunk of 64 took 11 MiB more (notes,
+    "The ladder").
     """
     chunks = sorted(problem.loss_chunks)
     if not chunks:
@@ -130,7 +131,7 @@ def _largest_chunk(problem: Problem, levers: Values) -> int:
 
 
 def _both_whole(problem: Problem, one: int, other: int, micro_batch: int) -> bool:
-    """Returns whether both have all rows of a micro-batch in one piece."""
+    """Returns True if both chunks hold all rows of a micro-batch."""
     rows = None if problem.loss_rows is None else micro_batch // problem.devices * problem.loss_rows
     return rows is not None and all(not chunk or chunk >= rows for chunk in (one, other))
 
@@ -153,20 +154,20 @@ LOSS_CHUNK = Lever(
 
 
 ATTENTION_BLOCKS = (1_024, 256)
-"""Positions of a block that fill a card, and of one that fits a CPU's cache. A card without an attention kernel of its
-own takes 1.7 times as long in blocks of 256 at 32,768 positions (notes, "Attention in blocks on a card")."""
+"""Positions of a block: the first keeps a GPU busy, the second fits a CPU's cache. A GPU without its own attention
+kernel takes 1.7 times as long in blocks of 256 at 32,768 positions (notes, "Attention in blocks on a card")."""
 
 
 def attention_blocks_of(length: int) -> tuple[int, ...]:
-    """Returns the blocks of attention worth trying for a sequence of so many positions: those of less than half of it.
+    """Returns the blocks of attention worth trying for `length` positions: blocks of less than half the length.
 
-    Scores of fewer positions are small beside the rest (notes, "Attention in blocks").
+    In shorter sequences the scores are small beside other activations (notes, "Attention in blocks").
     """
     return tuple(block for block in ATTENTION_BLOCKS if 2 * block < length)
 
 
 def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
-    """Returns blocks alone on a CPU, where they are faster, too; a chip's own kernel is faster than blocks."""
+    """Returns the blocks to try. On a CPU blocks are faster than none; on a GPU or TPU the chip's own kernel (0) is."""
     if not problem.attention_chunks:
         return [0]
     smallest = min(problem.attention_chunks)
@@ -178,15 +179,15 @@ def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
 
 
 WIDEST_CUDNN_HEAD = 128
-"""Columns of a head up to which JAX gives cuDNN the gradient of attention on every card (jax 0.10.2,
-jax/_src/cudnn/fused_attention_stablehlo.py); a multiple of 8."""
+"""Most columns of a head for which JAX lets cuDNN compute the gradient of attention on every card (jax 0.10.2,
+jax/_src/cudnn/fused_attention_stablehlo.py)."""
 
 
 def without_cudnn(*, precision: str, chunk: int, width: int) -> str:
-    """Returns why attention on a GPU is not cuDNN's, whose scores are never in memory; empty where it is.
+    """Returns the reason why cuDNN's attention, which stores no scores, cannot be used on a GPU; empty if it can.
 
-    Not in float16, although cuDNN would take it: float16 is for cards without bfloat16 (compute capability below 8.0),
-    and those have no such kernel, which the compiler does not say: the run would.
+    float16 is excluded, although cuDNN accepts it: it is for cards without bfloat16 (compute capability below 8.0).
+    Those have no such kernel, and only the run would fail, not the compiler.
     """
     if chunk:
         return f"it goes in blocks of {chunk:,} positions (--attention-chunk {chunk})"

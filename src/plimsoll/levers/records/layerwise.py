@@ -1,4 +1,4 @@
-"""Updates layer by layer: when a step may, in how many backward passes, and what does not go with it."""
+"""Updates layer by layer: conditions, number of backward passes, and conflicts with other levers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from plimsoll.levers.records.precision import PRECISION
 from plimsoll.types import Passes
 
 OPTIMIZERS = "plimsoll.AdamW, Lion or AdamATan2"
-"""Optimizers that update in parts, for refusals: those that claim the lever (`tests/optimizers/test_claims.py`)."""
+"""Optimizers that can update layer by layer, for refusals (checked in `tests/optimizers/test_claims.py`)."""
 RECOMPUTES = ("block", "offload")
-"""Values of `remat` that go with it: the input of each block is kept, on the device or on the host."""
+"""Values of `remat` for updates layer by layer: only the input of each block is kept, on the device or the host."""
 
 
 WRONG_PASSES: Mapping[int, str] = {
     1: (
-        "would update a layer before the norm of the whole gradient is known, and the recipe clips to that: take"
-        " --layerwise 2, a backward pass for the norm and one that updates, or a recipe without a clip"
+        "would update a layer before the norm of the whole gradient is known, which the recipe clips: take --layerwise"
+        " 2, with a backward pass for the norm and one that updates, or a recipe without a clip"
     ),
     2: (
         "would do a backward pass for the norm of a gradient that the recipe does not clip: take --layerwise 1, which"
@@ -28,7 +28,7 @@ WRONG_PASSES: Mapping[int, str] = {
 
 
 def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns whether it goes with these. Inputs on the host are for who pins them: a loss of time for few bytes."""
+    """Returns False for a conflict, or for `remat` offload that the user has not pinned: slow, for few bytes saved."""
     if not levers["layerwise"]:
         return True
     is_only_choice = levers["remat"] != "offload" or len(tried["remat"]) == 1
@@ -51,12 +51,12 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
             f"takes the whole effective batch of {whole} examples at once, and --micro-batch {micro} splits it: a"
             " gradient summed over micro-batches must be held whole. Leave one of them out"
         )
-    precision = PRECISION.tried(problem, rates)[0]  # more than one never has float16 among them
+    precision = PRECISION.tried(problem, rates)[0]  # float16 is only ever tried alone
     return _conflict({"remat": "block", "offload": "none", "fsdp": 1, **problem.pins, "precision": precision})
 
 
 def _conflict(levers: Values) -> str | None:
-    """Returns why it does not go with other levers; None where it does."""
+    """Returns the reason of a conflict between updates layer by layer and other levers, or None."""
     if levers["remat"] not in RECOMPUTES:
         return (
             f"keeps the input of each block and computes the rest again, which is --remat block or offload, and --remat"
@@ -69,8 +69,8 @@ def _conflict(levers: Values) -> str | None:
         )
     if levers["offload"] != "none":
         return (
-            f"updates on the device what --offload {levers['offload']} keeps on the host, which is fetched a piece at a"
-            " time in an update of its own: leave one of them out"
+            f"updates weights on the device layer by layer, and --offload {levers['offload']} has its own update of"
+            " state on the host: leave one of them out"
         )
     is_whole = all(levers.get(name, 32) == 32 for name in ("optimizer_bits", "weight_bits"))
     if levers["fsdp"] > 1 and not is_whole:
@@ -83,7 +83,7 @@ def _conflict(levers: Values) -> str | None:
 
 def _passes(problem: Problem, levers: Values) -> int:
     if not problem.layerwise:
-        raise LeftOut(f"the recipe's optimizer has no update in parts, which {OPTIMIZERS} would have")
+        raise LeftOut(f"the recipe's loss and optimizer do not support it; {OPTIMIZERS} would")
     if levers["micro_batch"] != problem.effective_batch:
         raise LeftOut(
             f"it takes the whole effective batch of {problem.effective_batch} at once, and there are micro-batches of"
@@ -98,7 +98,7 @@ IN_WORDS: Mapping[Passes, str] = {
     1: "layer by layer, one backward pass",
     2: "layer by layer, two backward passes: the first for the gradient's norm",
 }
-"""Number of backward passes to the text of a plan's row."""
+"""Text of a plan's row, by number of backward passes."""
 
 LAYERWISE = Lever(
     name="layerwise",

@@ -1,4 +1,4 @@
-"""Positions that go through the feed-forward part at a time: see `levers/mlp_chunk.py`."""
+"""Number of positions that go through the feed-forward part at a time: see `levers/mlp_chunk.py`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from plimsoll.levers.lever import LeftOut, Lever, Problem, Rates, Rung, Support, Values
 
 RECOMPUTES = ("block", "offload")
-"""Values of `remat` beside which chunks are for something: their blocks are computed again in the backward pass."""
+"""Values of `remat` with which chunks save memory: blocks are computed again in the backward pass."""
 
 CHUNKS = (2_048, 512)
-"""Positions of a chunk that fill a card, and of one for the last bytes."""
+"""Positions of a chunk: the first keeps a GPU busy, the second saves the most bytes."""
 
 
 def chunks_of(length: int) -> tuple[int, ...]:
-    """Returns the chunks worth trying of a sequence of so many positions: those that halve it at least."""
+    """Returns the chunks worth trying for `length` positions: chunks of at most half the length."""
     return tuple(chunk for chunk in CHUNKS if 2 * chunk <= length)
 
 
@@ -28,8 +28,8 @@ def _refused(problem: Problem, _rates: Rates, value: int) -> str | None:
     if not value or remat in RECOMPUTES:
         return None
     return (
-        f"is refused with --remat {remat}: each chunk is computed again in the backward pass, whose block keeps what it"
-        " computed. Use --remat block, or leave it out"
+        f"is refused with --remat {remat}, which keeps activations: the backward pass computes each chunk again. Use"
+        " --remat block, or leave it out"
     )
 
 

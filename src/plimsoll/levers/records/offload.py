@@ -1,4 +1,4 @@
-"""What may lie in the host's memory, beside which other levers; what does not go is refused with the reason."""
+"""Parts of the state that may lie in the host's memory, and conflicts with other levers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFLOADED: Mapping[Offload, tuple[str, ...]] = {
     "optimizer": ("optimizer", "ema"),
     "all": ("optimizer", "ema", "frozen"),
 }
-"""Value to the parts of a state that it places in the host's memory."""
+"""Parts of the state in the host's memory, by value of the lever."""
 OFFLOAD_WORDS: Mapping[str, str] = {
     "none": "nothing",
     "frozen": "frozen weights",
@@ -23,11 +23,11 @@ OFFLOAD_WORDS: Mapping[str, str] = {
     "all": "optimizer state and frozen weights",
 }
 SUPPORTED_AS = {"optimizer": "offload", "frozen": "frozen_offload"}
-"""Part of the state to the name in `Hints.levers` of recipes that can leave it on the host."""
+"""Name in `Hints.levers` that a recipe needs to leave a part of the state on the host, by part."""
 
 
 def no_host(problem: Problem, rates: Rates) -> str | None:
-    """Returns why there is nowhere to put anything; None where there is a host to speak of."""
+    """Returns the reason why a chip cannot offload, or None."""
     if problem.platform == "cpu":
         return (
             f"on {problem.chip}, where the host's memory is the device's: nothing would be saved. Leave it out, or plan"
@@ -42,7 +42,7 @@ def no_host(problem: Problem, rates: Rates) -> str | None:
 
 
 def _not_with(offload: Offload, levers: Values) -> str | None:
-    """Returns what else the update does with the optimizer's state, and does on the device."""
+    """Returns the reason why other levers need the optimizer's state on the device, or None."""
     if "optimizer" not in OFFLOADED[offload]:
         return None
     if (levers["optimizer_bits"], levers["weight_bits"]) != (32, 32):
@@ -52,7 +52,7 @@ def _not_with(offload: Offload, levers: Values) -> str | None:
         )
     if levers["precision"] == "float16":
         return (
-            "with --precision float16: a step that overflows puts the old state back, which would need all of it on the"
+            "with --precision float16: a step that overflows restores the old state, which would need all of it on the"
             " device. Use bfloat16, or leave it out"
         )
     return None
@@ -66,7 +66,7 @@ def _refused(problem: Problem, rates: Rates, value: Offload) -> str | None:
     if value == "none":
         return None
     bits = {name: problem.pins.get(name, 32) for name in ("optimizer_bits", "weight_bits")}
-    precision = PRECISION.tried(problem, rates)[0]  # more than one never has float16 among them
+    precision = PRECISION.tried(problem, rates)[0]  # float16 is only ever tried alone
     reason = no_host(problem, rates) or _not_with(value, {**bits, "precision": precision})
     return None if reason is None else f"is refused {reason}"
 

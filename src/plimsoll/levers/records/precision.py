@@ -1,4 +1,4 @@
-"""Arithmetic of the dots: see `levers/precision.py`."""
+"""Precision of matrix products: see `levers/precision.py`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from plimsoll.levers.lever import Lever, Problem, Rates, Rung, Support
 from plimsoll.types import Precision
 
 FASTER = 1.05
-"""Ratio of speeds from which a precision is worth its rounding."""
+"""Ratio of speeds above which the planner prefers a lower precision."""
 
 
 def _worth_trying(problem: Problem, rates: Rates) -> list[str]:
     if "bfloat16" not in rates.flops:  # the chip has no units for it
         return ["float16"] if rates.flops.get("float16", 0.0) > FASTER * rates.flops["float32"] else ["float32"]
     faster = rates.flops["bfloat16"] > FASTER * rates.flops["float32"]
-    return ["bfloat16"] if faster else ["float32", "bfloat16"]  # the second for its bytes, where the first does not fit
+    return ["bfloat16"] if faster else ["float32", "bfloat16"]  # bfloat16 only to save bytes, if float32 does not fit
 
 
 def _without_units(problem: Problem, rates: Rates, value: str) -> str | None:

@@ -1,4 +1,4 @@
-"""How weights, optimizer state, frozen weights and the average are kept between steps: in fewer bits."""
+"""Levers that store weights, optimizer state, frozen weights and the average in fewer bits between steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _lever_of_bits(
     label: str,
     tried: Sequence[int] = (),
 ) -> Lever:
-    """Returns the record of a lever whose values are bits of a number; `subject` is what its few words begin with.
+    """Returns the record of a lever whose values are bits of a number.
 
-    The search tries all values, or those in `tried`.
+    Its few words begin with `subject`. The search tries all values, or those in `tried`.
     """
 
     return Lever(
@@ -69,7 +69,7 @@ FROZEN_BITS = _lever_of_bits(
     "frozen_bits",
     FrozenBits,
     subject="frozen",
-    help="Bits of each weight that is not learned: 16 is bfloat16, 8 int8, 4 NF4.",
+    help="Bits of each frozen weight: 16 is bfloat16, 8 int8, 4 NF4.",
     supports=(Support("frozen_bits"),),
     rungs=(
         Rung(name="frozen-16", words="what is not learned in bfloat16", value=16),
@@ -113,4 +113,4 @@ EMBEDDING_BITS = Lever(
     label="embedding, output layer",
     row="{value} bits",
 )
-"""Only by the user: what it does to a loss was measured on small models alone."""
+"""The search does not try it: its effect on the loss was measured on small models only."""

@@ -1,4 +1,4 @@
-"""LoRA adapters of a published model as PEFT keeps them: a folder of two files, written and read.
+"""Writes and reads LoRA adapters of a published model in PEFT's format: a folder of two files.
 
 `adapter_config.json` names rank, scale and kernels; `adapter_model.safetensors` holds two float32 matrices for each
 kernel of each layer, `lora_A` of (rank, in) and `lora_B` of (out, rank). Ours are stacked over layers and transposed:
@@ -26,34 +26,34 @@ from plimsoll.models.shape import KERNELS, DecoderShape
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 INSIDE = {False: "model.", True: "model.language_model."}
-"""What precedes `layers` in the names of a model of text, and of one that also sees pictures."""
+"""Prefix of `layers` in names, by whether the model also sees pictures."""
 NAME = re.compile(
     re.escape(PREFIX)
     + r"(?:model|model\.language_model|language_model\.model)\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight"
 )
-"""Layer, published name of the kernel, and which of the two matrices; with the adapter's own name in older files, and
-the older place of the language model in one that sees pictures."""
+"""Name of a matrix. Groups: layer, published name of the kernel, and A or B. It allows the adapter's name of older
+files, and the older place of the language model in a model that sees pictures."""
 PATHS = {f"blocks/{ours}/kernel": published for ours, published in KERNELS.items()}
-"""Path of a kernel in our tree to its published name within a layer."""
+"""Published names of kernels within a layer, by path in our tree."""
 ELSEWISE = (
     "use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save", "rank_pattern",
     "alpha_pattern", "layers_to_transform", "layer_replication", "target_parameters", "trainable_token_indices",
 )  # fmt: skip
-"""Settings of PEFT that change what an adapter computes, and that are not computed here."""
+"""Unsupported settings of PEFT that change an adapter's results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterSettings:
-    """Settings of an adapter, beside its weights."""
+    """Settings of an adapter."""
 
     rank: int
     alpha: float
-    """Scale, before it is divided by the rank."""
+    """Scale before division by the rank."""
     rslora: bool = False
-    """Whether it is divided by the root of the rank instead."""
+    """Whether to divide `alpha` by the square root of the rank instead."""
     dropout: float = 0.0
     base: str = ""
-    """Hub id or folder of the model that it belongs to; empty if not known."""
+    """Hub id or folder of the adapter's model; empty if unknown."""
 
     @property
     def scale(self) -> float:
@@ -62,17 +62,17 @@ class AdapterSettings:
 
 
 Learned = Mapping[str, Mapping[str, Any]]
-"""Path of a kernel in our tree to its `a` and `b`, stacked over layers: what `levers.lora.LoRA` learns."""
+"""Adapters that `levers.lora.LoRA` learns: `a` and `b`, stacked over layers, by path of the kernel in our tree."""
 
 
 def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings, *, pictures: bool = False) -> None:
-    """Writes a folder that `peft.PeftModel.from_pretrained` takes.
+    """Writes a folder for `peft.PeftModel.from_pretrained`.
 
     Args:
-        folder: Folder, made if it is not there; files of an earlier adapter are written over.
+        folder: Folder, made if it does not exist. Files of an earlier adapter are overwritten.
         learned: The two matrices of every kernel.
-        settings: Rank and scale.
-        pictures: Whether the model also sees pictures: the adapter is beside its language model.
+        settings: Settings of the adapter.
+        pictures: Whether the model also sees pictures. The adapter then belongs to its language model.
     """
     from safetensors.numpy import save_file
 
@@ -93,7 +93,7 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
         "lora_alpha": settings.alpha,
         "lora_dropout": settings.dropout,
         "use_rslora": settings.rslora,
-        # By names alone PEFT would find kernels of the part that sees, too.
+        # By names alone PEFT would also match kernels of the vision part.
         "target_modules": rf".*\.language_model\..*\.({'|'.join(kernels)})" if pictures else kernels,
         "bias": "none",
         "fan_in_fan_out": False,
@@ -107,16 +107,16 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
 def read_adapter(
     folder: str | Path, shape: DecoderShape, *, rank: int | None = None, targets: Collection[str] | None = None
 ) -> tuple[dict[str, dict[str, np.ndarray]], AdapterSettings]:
-    """Returns the matrices of a PEFT folder, as `LoRA` learns them, and its settings.
+    """Returns the matrices of a PEFT folder, as `LoRA` learns them, and the adapter's settings.
 
     Args:
         folder: Folder with the two files.
-        shape: Shape of the model that the adapter is for.
-        rank: Rank it has to have; None for any.
-        targets: Paths of the kernels it has to be of; None for any.
+        shape: Shape of the adapter's model.
+        rank: Required rank; None for any.
+        targets: Paths of the required kernels; None for any.
 
     Raises:
-        DataError: It cannot be read, or is of another model, rank, kernels, or kind.
+        DataError: The adapter cannot be read, is no plain LoRA, or has another model, rank or kernels.
     """
     folder = Path(folder).expanduser()
     settings = read_settings(folder)
@@ -129,7 +129,7 @@ def read_adapter(
     paths = [path for path, published in PATHS.items() if any(key[1] == published for key in pairs)]
     if targets is not None and set(targets) != set(paths):
         raise DataError(
-            f"the adapter in {folder} is beside {named(sorted(paths))}, and the kernels asked for are"
+            f"the adapter in {folder} has the kernels {named(sorted(paths))}, and the requested ones are"
             f" {named(sorted(targets))}: give --lora-targets {named(sorted(paths))}"
         )
     _require(folder, pairs, shape, settings.rank, paths)
@@ -146,7 +146,7 @@ def read_settings(folder: Path) -> AdapterSettings:
     """Returns the settings in a folder's `adapter_config.json`.
 
     Raises:
-        DataError: There is none, or it is of an adapter that is not computed here.
+        DataError: The file is missing or unreadable, or the adapter is not supported.
     """
     path = folder / CONFIG
     try:
@@ -164,8 +164,8 @@ def read_settings(folder: Path) -> AdapterSettings:
         ) from None
     except (OSError, ValueError, KeyError) as problem:
         raise DataError(
-            f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}): it"
-            " says r and lora_alpha. Copy it again"
+            f"{path} is not the configuration of a LoRA adapter ({type(problem).__name__}: {str(problem)[:120]}), which"
+            " has r and lora_alpha. Copy it again"
         ) from None
     others = [name for name in ELSEWISE if config.get(name)]
     if config.get("bias", "none") != "none":
@@ -174,14 +174,14 @@ def read_settings(folder: Path) -> AdapterSettings:
         others.append("peft_type")
     if others:
         raise DataError(
-            f"{path} sets {', '.join(others)}, and plain LoRA is computed here (peft_type LORA, rsLoRA included): merge"
-            " it into its model with PEFT, and name that model"
+            f"{path} sets {', '.join(others)}, and only plain LoRA is supported (peft_type LORA, rsLoRA included):"
+            " merge it into its model with PEFT, and name that model"
         )
     return settings
 
 
 Pairs = dict[tuple[int, str, str], Tensor]
-"""Layer, published name and A or B to a tensor."""
+"""Tensors by layer, published name, and A or B."""
 
 
 def _pairs(folder: Path) -> Pairs:
@@ -203,7 +203,7 @@ def _pairs(folder: Path) -> Pairs:
 
 
 def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: list[str]) -> None:
-    """Raises DataError where matrices are missing, too many, or of another model's shape."""
+    """Raises DataError if matrices are missing, unexpected, or of another model's shape."""
     kernels = shape.tensors()
     wanted: dict[str, tuple[int, ...]] = {}
     for layer in range(shape.layers):
@@ -214,13 +214,13 @@ def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: 
     shapes = {f"layers.{layer}.{name}.lora_{which}": tensor.shape for (layer, name, which), tensor in pairs.items()}
     if wrong := differences(shapes, wanted):
         raise DataError(
-            f"the adapter in {folder} is not one of this model, {shape.layers} layers of width {shape.width}: of its"
-            f" matrices {wrong}. Name the model that it was trained on, or its own adapter"
+            f"the adapter in {folder} is not for this model, {shape.layers} layers of width {shape.width}: of its"
+            f" matrices {wrong}. Name the model that it was trained on, or another adapter"
         )
 
 
 def _matrix(tensor: Tensor) -> np.ndarray:
-    """Returns a matrix, transposed into ours, in float32."""
+    """Returns a matrix in float32, transposed to our layout."""
     rows = tensor.rows(0, tensor.shape[0])
     if tensor.kind == "BF16":
         rows = (rows.astype(np.uint32) << 16).view(np.float32)

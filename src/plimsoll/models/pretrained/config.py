@@ -1,8 +1,8 @@
-"""Reading a shape from a Hugging Face `config.json`, in the old and the new way of writing its settings.
+"""Reads a shape from a Hugging Face `config.json`, with old or new names of settings.
 
-Every field is read, known to change nothing, or refused by name (families.py), and what is left out has the default of
-its class in `transformers`; where two fields say the same, the one counts that counts there. Other architectures
-compute something else with tensors that may have the same names, so they are refused, too. No JAX.
+Every field is read, known to have no effect, or refused by name (families.py). A missing field has the default of its
+class in `transformers`. If two fields conflict, the one that `transformers` uses counts. Other architectures are
+refused, because they compute something else with tensors that may have the same names. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ INSTEAD = f"use --pretrained with a model that is: {SUPPORTED}"
 PUBLISHED = "Take the config.json that was published with these weights"
 SILU = ("silu", "swish")
 TANH, EXACT = "gelu_pytorch_tanh", "gelu"
-"""GELU by tanh, and GELU itself: but a Gemma 1 that says gelu means the one by tanh."""
+"""Names of the approximate GELU, by tanh, and of the exact GELU. In a Gemma 1 `gelu` means the approximation, too."""
 ROPE = {
     "factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings", "partial_rotary_factor",
     "rope_theta", "rope_type", "type",
 }  # fmt: skip
-"""Names in settings of rotary positions."""
+"""Known names in the settings of rotary positions."""
 
 
 def read_shape(folder: str | Path) -> DecoderShape:
-    """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not computed here."""
+    """Returns the shape in a folder's `config.json`. Raises DataError if it is missing or not supported."""
     config, source = read_config(folder)
     return shape_of(config, source=source)
 
@@ -55,15 +55,15 @@ def read_config(folder: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def sees_pictures(config: Mapping[str, Any]) -> bool:
-    """Returns whether the model has a part that sees pictures around its language model."""
+    """Returns True if the model has a vision part besides its language model."""
     return config.get("model_type") == PICTURES
 
 
 def text_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the language model alone, in the form that a model of text has."""
+    """Returns the settings of the language model alone, as of a model without vision."""
     if not sees_pictures(config):
         return dict(config)
-    # The head belongs to the outer model, and is tied as that says.
+    # The head belongs to the outer model, whose setting decides whether it is tied.
     tied = config.get("tie_word_embeddings")
     return {**(config.get("text_config") or {}), "model_type": TEXT, "tie_word_embeddings": tied is None or tied}
 
@@ -72,11 +72,11 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
     """Returns the shape of a configuration.
 
     Args:
-        config: Settings, as `config.json` has them. Of a model that also sees pictures, `text_config` is read.
-        source: Where they come from, for messages.
+        config: Content of a `config.json`. For a model that also sees pictures, `text_config` is read.
+        source: Path or id of the configuration, for messages.
 
     Raises:
-        DataError: It is of a model that is not computed here, or incomplete.
+        DataError: The configuration is incomplete, or its model is not supported.
     """
     read = _reader(config, source)
     width = read.count("hidden_size")
@@ -112,7 +112,7 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
 
 
 def _reader(config: Mapping[str, Any], source: str) -> _Reader:
-    """Returns the settings of a language model. Raises DataError for a field that asks for what is not computed."""
+    """Returns the settings of a language model. Raises DataError for a field with an unsupported value."""
     kind = str(config.get("model_type"))
     if kind not in tables().families:
         raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
@@ -128,7 +128,7 @@ def _reader(config: Mapping[str, Any], source: str) -> _Reader:
 
 
 def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
-    """Returns the heads of queries, those of keys and values, and the columns of a head."""
+    """Returns the number of heads of queries, of heads of keys and values, and of columns of a head."""
     heads = read.count("num_attention_heads")
     key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
@@ -142,9 +142,9 @@ def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Settings of a configuration, and the table of its family.
+    """Reads settings of a configuration by the table of its family.
 
-    Raises DataError with the name of a wrong one.
+    Methods raise DataError with the name of a wrong setting.
     """
 
     config: Mapping[str, Any]
@@ -152,13 +152,13 @@ class _Reader:
     family: Family
 
     def require_known(self) -> None:
-        """Raises DataError where a field asks for what is not computed."""
+        """Raises DataError for a field with an unsupported value."""
         for name, value in self.config.items():
             field = self.family.fields.get(name)
             if field is None:
                 is_refused = value and not name.startswith(tables().programs)
             elif field.kind == "only":
-                is_empty = not value and not field.value  # null, false and 0 ask for the same
+                is_empty = not value and not field.value  # null, false and 0 mean the same
                 is_refused = value != field.value and not is_empty
             else:
                 is_refused = False
@@ -166,16 +166,16 @@ class _Reader:
                 raise self.refused(name, value)
 
     def has(self, name: str) -> bool:
-        """Returns whether models of the family are computed by a field."""
+        """Returns True if a field changes the computation of the family's models."""
         field = self.family.fields.get(name)
         return field is not None and field.kind == "computed"
 
     def get(self, name: str, *, null: bool = False) -> Any:
-        """Returns a setting, or its default where it is left out; None for one that does not count.
+        """Returns a setting, or its default if it is missing; None for a field without effect.
 
         Args:
             name: Name of the field.
-            null: Whether a null means something, and is returned as None. By default it stands for the default.
+            null: Whether a null is returned as None. Otherwise it stands for the default.
         """
         field = self.family.fields.get(name)
         if field is None or field.kind == "no_effect":
@@ -192,7 +192,7 @@ class _Reader:
         return value
 
     def count(self, name: str, value: Any = None) -> int:
-        """Returns a whole number above 0: a field of the configuration, or the value of such a name within one."""
+        """Returns a whole number above 0: the field `name`, or `value`, for which `name` is used in messages."""
         value = self.get(name) if value is None else value
         if type(value) is not int or value < 1:
             raise self.wrong(f"{name} is {_short(value)}, not a whole number above 0")
@@ -210,11 +210,11 @@ class _Reader:
         return 0.0 if self.get(name, null=True) is None else self.number(name)
 
     def wrong(self, why: str) -> DataError:
-        """Returns the error for settings that make no model."""
+        """Returns the error for inconsistent settings."""
         return DataError(f"{self.source} cannot be used: {why}. {PUBLISHED}")
 
     def refused(self, name: str, value: Any) -> DataError:
-        """Returns the error for a setting that is not computed."""
+        """Returns the error for an unsupported setting."""
         setting = f"{name}: {_short(value)}"
         field = self.family.fields.get(name)
         reason = tables().reasons.get(name)
@@ -228,7 +228,7 @@ class _Reader:
         return self.not_computed(why, name)
 
     def not_computed(self, why: str, name: str, value: str = "removed") -> DataError:
-        """Returns the error for a model that is not computed: `name` is the field that asks for it."""
+        """Returns the error for an unsupported model. `name` is the field to be `removed`, or set to another value."""
         if name == "quantization_config":
             advice = "Use --pretrained with the model that it was made from: --frozen-bits stores that in few bits"
         else:
@@ -252,14 +252,14 @@ def _exact_gelu(read: _Reader) -> bool:
 
 
 def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
-    """Returns for each layer whether it sees a window alone."""
+    """Returns, for each layer, whether its queries see only a window."""
     window = read.get("sliding_window", null=True)
     if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
         window = None
-    if not read.has("layer_types"):  # all layers are of one kind: of those families only a Mistral has windows
+    if not read.has("layer_types"):  # all layers are alike; of these families only Mistral has windows
         return (window is not None,) * layers
 
-    # Named layer by layer, or by a rule.
+    # The configuration names a type for each layer, or a rule.
     if read.get("layer_types") is not None:
         windowed = _named_windows(layers, read)
     elif read.has("max_window_layers"):
@@ -285,11 +285,11 @@ def _named_windows(layers: int, read: _Reader) -> tuple[bool, ...]:
 
 
 def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
-    """Returns positions of layers that see all, and of those that see a window.
+    """Returns the rotary positions of layers with full attention, and of layers with a window.
 
-    A `rope_scaling` replaces `rope_parameters`, and `rope_theta` beside them is the default of both. A Gemma 3 has two
-    `rope_parameters` by the kind of layer, of which `rope_scaling` changes the one of layers that see all; what stands
-    beside the two is not read.
+    `rope_scaling` replaces `rope_parameters`, and a `rope_theta` beside them is the default of both. A Gemma 3 has
+    `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes those of full attention, and
+    other entries of `rope_parameters` are not read.
     """
     scaling = read.get("rope_scaling") or {}
     parameters = read.get("rope_parameters") or {}

@@ -1,4 +1,4 @@
-"""What becomes of each field of a published `config.json`: `fields.toml`, as tables by `model_type`. No JAX."""
+"""The use of each field of a published `config.json`: tables of `fields.toml`, by `model_type`. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll.models.shape import Architecture
 
 TABLE = Path(__file__).with_name("fields.toml")
 WITHOUT_DEFAULT = ("null", "required")
-"""Words of the table for None, and for the default of a size that has none."""
+"""Values in the table that mean None: "null", and "required" for a field without a default."""
 
 
 class Field(NamedTuple):
@@ -21,7 +21,7 @@ class Field(NamedTuple):
 
     kind: Literal["computed", "only", "no_effect"]
     value: Any
-    """computed: what a configuration that leaves it out means; only: the one value that is computed."""
+    """computed: default of a field that is left out; only: the one supported value; no_effect: None."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Family:
 
 class Tables(NamedTuple):
     transformers: str
-    """Version that the tables were made from."""
+    """Version of transformers that the tables were made from."""
     programs: tuple[str, ...]
-    """Beginnings of names of fields that other programs keep for themselves."""
+    """Prefixes of fields that other programs write for their own use."""
     reasons: Mapping[str, str]
-    """Field of a table to what a model has that sets it."""
+    """Unsupported part of a model, in words, by the field that asks for it."""
     families: Mapping[str, Family]
-    """By `model_type`. `gemma3` is the model that sees pictures, which holds a `gemma3_text`."""
+    """Families by `model_type`. `gemma3` is the model that sees pictures, whose language model is a `gemma3_text`."""
 
 
 @cache

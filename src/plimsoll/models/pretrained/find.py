@@ -1,8 +1,8 @@
-"""Finding a model by its name: a folder, or an id of the Hugging Face hub.
+"""Finds a model by its name: a folder, or an id of the Hugging Face hub.
 
-A shape is all that planning needs. For the ids of `models.toml` it is known without the network; of others,
-`config.json` is downloaded. Weights come from the cache that `huggingface_hub` keeps (`HF_HOME`), which is filled on
-first use, and used as it is without a network. No JAX.
+Planning needs only a shape. `models.toml` has the shapes of well-known ids; for others, `config.json` is downloaded.
+Weights come from the cache of `huggingface_hub` (`HF_HOME`), which is filled on first use, and works without a network
+afterwards. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from plimsoll.models.pretrained.config import INSTEAD, read_shape, shape_of
 from plimsoll.models.shape import DecoderShape
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja"]
-"""Files of a model that are downloaded: settings, tokenizer and weights; no pickles, and no copies in other formats."""
+"""Patterns of files to download: settings, tokenizer and weights, but no pickles and no copies in other formats."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TABLE = Path(__file__).with_name("models.toml")
 
 
 def find_shape(name: str) -> DecoderShape:
-    """Returns the shape of a model: of a folder, of an id in the table, or of another id of the hub.
+    """Returns the shape of a model in a folder, in `models.toml`, or on the hub.
 
     Args:
         name: Folder with a `config.json`, or an id like `meta-llama/Llama-3.1-8B`.
 
     Raises:
-        DataError: There is no such model, it cannot be downloaded, or it is not computed here.
+        DataError: The model does not exist, cannot be downloaded, or is not supported.
     """
     path = _local(name)
     if path is not None:
@@ -41,20 +41,20 @@ def find_shape(name: str) -> DecoderShape:
 
 
 def find_folder(name: str) -> Path:
-    """Returns the folder of a model with its weights; those of an id of the hub are downloaded if need be.
+    """Returns the folder of a model with its weights. The weights of an id are downloaded if they are not cached.
 
     Args:
         name: Folder, or an id like `meta-llama/Llama-3.1-8B`.
 
     Raises:
-        DataError: There is no such model, or it cannot be downloaded.
+        DataError: The model does not exist, or cannot be downloaded.
     """
     return _local(name) or _downloaded(name, MODEL_FILES)
 
 
 @cache
 def known_configs() -> Mapping[str, Mapping[str, Any]]:
-    """Returns the settings of the models in `models.toml`, by id in lower case: the hub tells no cases apart."""
+    """Returns the settings of the models in `models.toml`, by id in lower case, since the hub ignores case."""
     configs: dict[str, Mapping[str, Any]] = {}
     for entry in tomllib.loads(TABLE.read_text("utf-8"))["models"]:
         config = dict(configs[entry["like"].lower()]) if "like" in entry else {}
@@ -66,7 +66,7 @@ def known_configs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _local(name: str) -> Path | None:
-    """Returns the folder where the name is one, and None where it is an id. Raises DataError where it is neither."""
+    """Returns the folder if the name is one, or None if it is an id. Raises DataError if it is neither."""
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path
@@ -90,11 +90,11 @@ def _downloaded(name: str, patterns: list[str]) -> Path:
             f" https://huggingface.co/{name}, then log in with `hf auth login`, or set HF_TOKEN to a token that may"
             " read it; a copy on this machine can be named by its folder"
         ) from problem
-    except Exception as problem:  # of the network, of rights, or of a full disk: a dozen classes
+    except Exception as problem:  # a dozen classes: network, permissions, full disk
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())
         raise DataError(
-            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be had"
-            f" ({reason[:200]}). Check the id; log in with `hf auth login` where it is private; without a network,"
+            f"--pretrained {name} is no folder here, and as a model of the Hugging Face hub it cannot be downloaded"
+            f" ({reason[:200]}). Check the id; log in with `hf auth login` if it is private; without a network,"
             f" download it elsewhere (`hf download {name}`) and copy the cache,"
             f" {huggingface_hub.constants.HF_HUB_CACHE}, or name a folder"
         ) from problem

@@ -1,7 +1,7 @@
-"""Tensors of a Hugging Face folder: their files and places, some rows of one at a time, the check of their shapes.
+"""Tensors of a Hugging Face folder: finds them in their files, checks their shapes, and reads a few rows at a time.
 
 The safetensors library checks a file's header. Rows are then read, not mapped: the pages of a map count as resident, so
-a model would be in memory twice. Pickled weights are refused: they can run code. No JAX here.
+a model would be in memory twice. Pickled weights are refused, because they can run code. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from plimsoll.models.shape import DecoderShape
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 READ = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-"""Types that are read, with their NumPy types; bfloat16 as its bits."""
+"""NumPy types of supported types; bfloat16 is read as its bits."""
 PIECE = 2**20
-"""Numbers of a tensor that are read at a time: 4 MiB of float32."""
+"""Elements of a tensor that are read at a time: 4 MiB of float32."""
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
-"""Beginnings of the names of what a Gemma 3 sees pictures with."""
+"""Prefixes of tensors of a Gemma 3's vision part."""
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
-"""Beginnings of names in a Gemma 3 that sees pictures, old and new, to those in one of text alone."""
+"""Prefixes in a Gemma 3 of text alone, by the old or new prefix in one that sees pictures."""
 LISTED = 8
-"""Names of each kind in an error message, at most."""
+"""Most names that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Tensor:
     name: str
     path: Path
     kind: str
-    """`F32`, `F16`, `BF16`, or another that is not read."""
+    """Type: `F32`, `F16`, `BF16`, or another that is not supported."""
     shape: tuple[int, ...]
     start: int
     """First byte of the tensor in the file."""
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Returns rows of the first axis as they are stored; bfloat16 as its bits.
+        """Returns rows `first` to `last` of the first axis as they are stored; bfloat16 as its bits.
 
-        Raises DataError where they are not finite.
+        Raises DataError if an element is not finite.
         """
         kind = READ[self.kind]
         shape = (last - first, *self.shape[1:])
@@ -58,14 +58,14 @@ class Tensor:
         is_finite = (values & 0x7F80) != 0x7F80 if self.kind == "BF16" else np.isfinite(values)
         if not is_finite.all():
             raise DataError(
-                f"{self.name} in {self.path} holds numbers that are not finite, from which nothing could be computed:"
+                f"{self.name} in {self.path} holds numbers that are not finite, so the model cannot be used:"
                 " copy it again, or take an earlier checkpoint of it"
             )
         return values.reshape(shape)
 
 
 def tensors_of(folder: str | Path) -> dict[str, Tensor]:
-    """Returns every tensor of a folder's safetensors, by its published name; only the headers are read."""
+    """Returns every tensor of a folder's safetensors files, by its published name. Only headers are read."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder: name one with a config.json and .safetensors files in it")
@@ -77,18 +77,18 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
     if pickled:
         raise DataError(
             f"{folder} has its weights as {', '.join(pickled[:3])}: pickles, which can run code, and are never loaded."
-            " Take the model's .safetensors files, or convert it where you trust it:"
+            " Take the model's .safetensors files, or convert it if you trust it:"
             " `AutoModelForCausalLM.from_pretrained(IN).save_pretrained(OUT, safe_serialization=True)`"
         )
     raise DataError(f"{folder} has neither {SINGLE} nor {INDEX}: name the folder of a Hugging Face model")
 
 
 def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
-    """Returns the folder's tensors. Raises DataError where they are not those of the shape.
+    """Returns the folder's tensors. Raises DataError if they are not those of the shape.
 
-    Some models save only the head of a tied embedding; where there are both, the embedding counts. Old Llamas keep
-    frequencies, which follow from the configuration. Of a Gemma 3 that sees pictures, the language model is taken,
-    whose names have a prefix.
+    Some models with a tied embedding save it only as head; if both exist, the embedding is used. Frequencies in old
+    Llamas are ignored, because they follow from the configuration. From a Gemma 3 that sees pictures only the language
+    model is returned, without the prefix of its names.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_of(folder).items():
@@ -108,20 +108,20 @@ def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
 
 
 def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
-    """Returns ranges of the first axis: as many rows as make so many numbers, or one."""
+    """Returns ranges of the first axis with up to `numbers` elements each, or of one row."""
     many = max(1, numbers // math.prod(shape[1:]))
     return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
 
 
 def differences(shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> str:
-    """Returns in words which tensors are missing, too many, or of another shape; empty if none is."""
+    """Returns a text that lists missing, unexpected and differently shaped tensors; empty if there are none."""
     names = [name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name)]
     listed = _listed([f"{name} {_sides(shapes.get(name))} instead of {_sides(wanted.get(name))}" for name in names])
     return f"{len(names):,} of them differ: {listed}" if names else ""
 
 
 def require(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]], *, source: str) -> None:
-    """Raises DataError, with names and shapes, where tensors are missing, too many, or of another shape or type."""
+    """Raises DataError, with names and shapes, if tensors are missing, unexpected, or of another shape or type."""
     wrong = differences({name: tensor.shape for name, tensor in tensors.items()}, wanted)
     if wrong:
         raise DataError(
@@ -131,8 +131,8 @@ def require(tensors: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
     unread = [f"{name} ({tensors[name].kind})" for name in wanted if tensors[name].kind not in READ]
     if unread:
         raise DataError(
-            f"{source} has tensors of types that are not read, {len(unread)}: {_listed(unread)}. Take the model in"
-            " float32, bfloat16 or float16, and let plimsoll store it in fewer bits"
+            f"{source} has {len(unread)} tensors of unsupported types: {_listed(unread)}. Take the model in float32,"
+            " bfloat16 or float16, and let plimsoll store it in fewer bits"
         )
 
 
@@ -146,7 +146,7 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
             " to files under weight_map. Copy it again"
         ) from None
 
-    # Names, not paths: an index must not make us read a file elsewhere.
+    # Only names, no paths, so that an index cannot refer to a file outside the folder.
     absent = [name for name in files if Path(name).name != name or not (folder / name).is_file()]
     if absent:
         raise DataError(
@@ -157,12 +157,12 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
 
 
 def header(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors of one file, by name. Raises DataError where it is no file of safetensors."""
+    """Returns the tensors of one file, by name. Raises DataError if it is no safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy"):
-            pass  # it was checked: offsets, sizes, and that nothing lies between or after the tensors
+            pass  # opening checks offsets and sizes, and that there are no bytes between or after the tensors
         with open(path, "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(size))

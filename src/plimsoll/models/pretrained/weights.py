@@ -1,7 +1,7 @@
-"""Published weights of a decoder, read straight into their stored form: levers/frozen.py.
+"""Reads published weights of a decoder directly into their stored form (levers/frozen.py).
 
-Memory never holds more than that form and some MiB: a few rows of a tensor are read, transposed, rounded or packed,
-and written into their place in the stack of layers.
+Memory holds only the stored form and some MiB: a few rows of a tensor are read, transposed, rounded or packed, and
+written into the stack of layers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PACKED_PIECE = 2**16
-"""Numbers that are packed at a time."""
+"""Elements that are packed at a time."""
 
 
 def stored_like(shape: DecoderShape, bits: FrozenBits) -> Any:
-    """Returns shapes and types of the result of `load`; allocates nothing."""
+    """Returns shapes and types of the result of `load`, without allocating arrays."""
     decoder = Decoder(shape, Compute())
     return jax.eval_shape(lambda: kept(decoder.init(jax.random.key(0)), bits))
 
 
 def kept(params: dict, bits: FrozenBits) -> dict:
-    """Returns `levers.frozen.stored`, with the bits of its stacks in bfloat16, of which a layer is read at a time.
+    """Returns `levers.frozen.stored`, with bfloat16 stacks of layers as bits, from which one layer can be sliced.
 
-    Embedding and head stay bfloat16: a product reads all of them, and XLA for CPU copies bits to make numbers of them.
+    Embedding and head stay bfloat16: a product reads all of them, and XLA for CPU would copy bits to convert them.
     """
 
     def with_bits(leaf: Any) -> Any:
@@ -45,9 +45,9 @@ def kept(params: dict, bits: FrozenBits) -> dict:
 
 
 def blank(shape: DecoderShape) -> dict:
-    """Returns blocks and last norm in the tree of `Decoder`, without weights: every layer passes its input on.
+    """Returns blocks and last norm of a `Decoder` with zero kernels and neutral norms: each layer returns its input.
 
-    Words are left out. Zeros are cheap to make in every form.
+    Embedding and head are left out.
     """
     like = jax.eval_shape(Decoder(shape, Compute()).init, jax.random.key(0))
     scale = shape.form.norm_start
@@ -60,7 +60,7 @@ def blank(shape: DecoderShape) -> dict:
 
 
 def blank_kept(tree: dict, bits: FrozenBits) -> dict:
-    """Returns `kept` of the result of `blank`, without computing codes of zeros."""
+    """Returns `kept` of the result of `blank`, but makes packed zeros without quantising."""
 
     def blank_leaf(leaf: Any, like: Any) -> Any:
         same = not isinstance(like, Packed) and like.dtype == leaf.dtype
@@ -77,14 +77,14 @@ def load(
     words: bool = True,
     like: Any = None,
 ) -> dict[str, Any]:
-    """Reads the folder's weights into the tree of `Decoder`, each leaf as `kept` would store it.
+    """Returns the folder's weights in the tree of `Decoder`, each leaf stored as by `kept`.
 
     Args:
         folder: Folder of a Hugging Face model.
         shape: Shape of the model.
-        bits: Bits of the stored weights. None: as in the file, where all of it is bfloat16, else float32.
-        words: False leaves out the embedding of tokens and the head: for a model that is given vectors.
-        like: Shapes and types of the stored leaves instead of those that `bits` have, and the devices that hold them.
+        bits: Bits of the stored weights. None: 16 if all tensors in the files are bfloat16, else 32.
+        words: Whether to read the token embedding and the head. A model whose inputs are vectors needs neither.
+        like: Shapes, types and shardings of the stored leaves; None for those of `bits`.
 
     Raises:
         DataError: The tensors are not those of the shape.
@@ -107,7 +107,7 @@ def load(
 
 
 def published_tensor(params: dict, shape: DecoderShape, name: str) -> Any:
-    """Returns the tensor of a published name out of what `load` returns, (out, in) of a kernel."""
+    """Returns the tensor with a published name from the result of `load`; (out, in) for a kernel."""
     if name == EMBEDDING:
         return params["embedding"]
     if name == HEAD:
@@ -122,9 +122,9 @@ def published_tensor(params: dict, shape: DecoderShape, name: str) -> Any:
 
 
 def load_over(tree: dict[str, Any], folder: str | Path, shape: DecoderShape, *, words: bool = True) -> dict[str, Any]:
-    """Reads the folder's weights in the form of a tree that is there, and onto the devices that hold it.
+    """Returns the folder's weights with the shapes, types and devices of `tree`.
 
-    What was there is deleted first, so that two copies are never in memory.
+    The arrays of `tree` are deleted first, so that two copies are never in memory.
     """
 
     def like(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -138,7 +138,7 @@ def load_over(tree: dict[str, Any], folder: str | Path, shape: DecoderShape, *, 
 
 
 def _filled(like: Any, tensors: list[Tensor], *, transposed: bool) -> Any:
-    """Returns a leaf: of one tensor, or of a tensor for each layer. `transposed`: it is (in, out) here."""
+    """Returns a leaf, filled from one tensor, or from a tensor for each layer. `transposed` swaps the last two axes."""
     stacked = like.ndim > len(tensors[0].shape)
     if isinstance(like, Packed):
         return _filled_codes(like, tensors, stacked=stacked)
@@ -158,7 +158,7 @@ def _filled_codes(like: Packed, tensors: list[Tensor], *, stacked: bool) -> Pack
     parts = [aligned_empty(part.shape, part.dtype) for part in (like.codes, like.scales)]
     for number, tensor in enumerate(tensors):
         places = [part[number] if stacked else part for part in parts]
-        for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # rows as published, columns here
+        for first, last in pieces_of(tensor.shape, PACKED_PIECE):  # published rows are columns of our kernel
             packed = packed_rows(_numbers(tensor, first, last), like.bits)
             for place, rows in zip(places, packed, strict=True):
                 place.T[first:last] = rows
@@ -166,7 +166,7 @@ def _filled_codes(like: Packed, tensors: list[Tensor], *, stacked: bool) -> Pack
 
 
 def _placed(values: np.ndarray, like: Any) -> jax.Array:
-    """Returns an array on the devices of `like`, by default on the first one."""
+    """Returns an array with the sharding of `like`; without one, on the first device."""
     return jax.device_put(values) if like.sharding is None else on_devices(values, like.sharding)
 
 

@@ -28,7 +28,7 @@ LISTED = 8
 def largest_temporaries(compiled: Any, *, most: int = LISTED) -> list[Buffer]:
     """Returns the largest temporaries of a `jax.stages.Compiled`, largest first.
 
-    Returns an empty list where the backend reports neither assignment nor schedule.
+    Returns an empty list if the backend reports neither assignment nor schedule.
     """
     stats = compiled.memory_analysis()
     assignment = stats.serialized_buffer_assignment_proto if stats is not None else b""
@@ -151,7 +151,7 @@ class Assignment:
         return list(places.values())
 
     def aliases(self) -> dict[Location, set[Location]]:
-        """Returns value to aliases: other locations of the same bytes, like the state of a loop before and after."""
+        """Returns the aliases of each value: other locations of its bytes, like a loop's state before and after."""
         aliases: dict[Location, set[Location]] = {}
         for alias in self._message.buffer_aliases:
             value, other = self._values[alias.source_buffer_id], _value(alias.location)

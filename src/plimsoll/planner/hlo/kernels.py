@@ -24,7 +24,7 @@ HOST = 5
 HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
-"""`xla.PrimitiveType` of operands to the precision of their matmul. Other types mean float32 or TF32."""
+"""Precision of a matmul, by the `xla.PrimitiveType` of its operands. Other types mean float32 or TF32."""
 _RENAMED = """
     parameter constant tuple get-tuple-element bitcast optimization-barrier after-all add-dependency partition-id
     replica-id domain async-done async-update copy-done

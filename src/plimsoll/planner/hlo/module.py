@@ -28,7 +28,7 @@ class Origin:
     """Description of the operation that computed a value."""
 
     rank: int
-    """Order of descriptions for values in the same bytes: the lowest rank tells most."""
+    """Rank among descriptions of values in the same bytes. The description with the lowest rank is the most useful."""
     shape: str
     what: str
     place: str
@@ -43,15 +43,15 @@ class Module:
         self.entry: int = message.entry_computation_id
         self.instructions: dict[int, Any] = {}
         self.bodies: dict[int, list[int]] = {}
-        """Computation to its instructions, in arbitrary order."""
+        """Instructions of each computation, in arbitrary order."""
         self.roots: dict[int, int] = {}
-        """Computation to the instruction that computes its result."""
+        """Instruction that computes the result, by computation."""
         self.schedule: dict[int, list[int]] = {
             entry.key: list(entry.value.instruction_ids)
             for entry in message.schedule.sequences
             if entry.HasField("value")
         }
-        """Computation to its instructions in execution order; empty if the compiler did not keep the schedule."""
+        """Instructions of each computation in execution order; empty if the compiler did not keep the schedule."""
         for computation in message.computations:
             self.roots[computation.id] = computation.root_id
             self.bodies[computation.id] = [instruction.id for instruction in computation.instructions]

@@ -17,7 +17,7 @@ PANEL_COLUMNS = 64
 EIGEN_DEPTH = 1024
 """Upper bound on the number of summed terms that Eigen packs at a time; 970 was measured."""
 ITEM_BYTES = {"bfloat16": 2, "float16": 2}
-"""Precision to the bytes of an element; 4 for other precisions."""
+"""Bytes of an element, by precision; 4 for other precisions."""
 
 
 def packed_bytes(module: Module, *, cores: int) -> int:

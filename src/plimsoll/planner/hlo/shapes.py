@@ -13,7 +13,7 @@ _TYPES = {
     12: ("float64", 64), 15: ("complex64", 64), 16: ("bfloat16", 16), 18: ("complex128", 128),
     19: ("float8_e5m2", 8), 20: ("float8_e4m3fn", 8), 21: ("int4", 4), 22: ("uint4", 4),
 }  # fmt: skip
-"""`xla.PrimitiveType` to name and bits. Further kinds of float8 have numbers from 23 on."""
+"""Name and bits of an element, by `xla.PrimitiveType`. Further kinds of float8 have numbers from 23 on."""
 
 
 def part_at(shape: Any, index: Sequence[int]) -> Any:

@@ -1,10 +1,10 @@
 """Values of a scheduled module that must share their bytes, for compilers that report no buffer assignment.
 
-Compilers for GPUs and TPUs that are not in this machine report none. From the module itself follow the values that XLA
-must put into the same bytes: values that a tuple, its element or a bitcast passes on, the state of a loop from operand
-to result, and arrays that are updated in place. Each class of such values counts as one buffer, with the padding of its
-layout. Arguments, results and constants are no temporaries, and neither are values in another memory (`S(1)`, the
-on-chip memory of a TPU).
+Compilers for GPUs and TPUs that are not in this machine report no assignment. The module itself determines the values
+that XLA must put into the same bytes: values that a tuple, its element or a bitcast passes on, the state of a loop from
+operand to result, and arrays that are updated in place. Each class of such values counts as one buffer, with the
+padding of its layout. Arguments, results and constants are no temporaries, and neither are values in another memory
+(`S(1)`, the on-chip memory of a TPU).
 
 Other values that use the same bytes one after another are not found, and `buffers.at_peak` does not need them: it sums
 the values alive at one time. The rules are those of xla/hlo/analysis/hlo_dataflow_analysis.cc

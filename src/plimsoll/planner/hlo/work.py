@@ -19,7 +19,7 @@ from plimsoll.planner.hlo.kernels import Kernel, Reader, array_bytes, configurat
 from plimsoll.planner.hlo.module import Module
 
 RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-"""Collective to the number of times that a device passes on the others' data."""
+"""Number of times that a device in a ring passes on the others' data, by collective."""
 COLLECTIVES = (*RING, "collective-permute", "collective-broadcast")
 
 
@@ -28,7 +28,7 @@ class Work:
     """Work of a device in a computation, or in a whole step."""
 
     kernels: Counter[Kernel] = field(default_factory=Counter)
-    """Kernel to the number of times that it runs."""
+    """Number of runs of each kernel."""
     kernel_seconds: float = 0.0
     sent_bytes: float = 0.0
     sending_seconds: float = 0.0
@@ -72,7 +72,7 @@ class Link:
     free_at: float = 0.0
     """Time at which all transfers so far will be complete."""
     ends: dict[int, float] = field(default_factory=dict)
-    """Instruction that started a transfer to the time at which the transfer will be complete."""
+    """Time at which each transfer will be complete, by the id of the instruction that started it."""
     in_fusions: set[int] = field(default_factory=set)
     """Channels of collectives in earlier fusions. A TPU's compiler spreads one collective over several fusions."""
 
