@@ -39,8 +39,7 @@ class Deadline:
         """
         if self.seconds == math.inf:
             return None
-        passed = self.clock() - self.began
-        return max(0.0, self.seconds - passed - self.compile_seconds - CONFIRMING_SECONDS)
+        return max(0.0, self._unspent() - self.compile_seconds)
 
     def is_over(self) -> bool:
         """Returns True if no time is left for a compile."""
@@ -48,8 +47,12 @@ class Deadline:
 
     def leaves_a_timing(self) -> bool:
         """Returns True if a step that was compiled may still be timed."""
+        return not self.was_interrupted and self._unspent() > 0
+
+    def _unspent(self) -> float:
+        """Returns the seconds left before the confirmation; negative if they have passed."""
         passed = self.clock() - self.began
-        return not self.was_interrupted and passed + CONFIRMING_SECONDS < self.seconds
+        return self.seconds - passed - CONFIRMING_SECONDS
 
     def extend_for(self, training_seconds: float) -> None:
         """Extends the time limit to a share of the training time, if `is_patient`."""

@@ -31,8 +31,8 @@ class Fastest:
 
     evidence: Evidence
     is_late: bool = False
-    """Whether no time for a compile is left. Then only questions that lead to a first plan remain, on traced
-    candidates, and timings."""
+    """Whether no time for a compile is left. Then only timings remain, and questions about traced candidates that
+    lead to a first plan."""
     may_time: bool = True
     """Whether time for a timing is left."""
 

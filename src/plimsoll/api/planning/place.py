@@ -438,7 +438,8 @@ def require_free(card: Card | None, chip: Chip, budget: int) -> None:
     if budget > card.memory_bytes:
         raise BudgetError(
             f"the budget is {format_bytes(budget)} per device, and the {card.kind} of this machine has"
-            f" {format_bytes(card.memory_bytes)}. Ask for at most --memory {free // MIB}MiB",
+            f" {format_bytes(card.memory_bytes)}. Ask for at most --memory {free // MIB}MiB, and add --replan if the"
+            " run has a plan",
             budget_bytes=budget,
             floor_bytes=None,
         )

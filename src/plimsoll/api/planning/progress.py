@@ -26,7 +26,7 @@ DOING: Mapping[Verb, str] = {
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",
-    "try": "weighing a trial process of",
+    "try": "measuring a trial process of",
 }
 """Depth of a `prepare` request to the words of its progress message."""
 
