@@ -148,7 +148,7 @@ def test_where_one_is_killed_in_a_step_the_other_stops_and_says_so(killed):
     errors = [line for line in outputs[0][1].splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, outputs[0][1]
     assert "another process of this run is gone" in errors[0]
-    assert "start all processes of the run again, with the same options" in errors[0]
+    assert "start all its processes again, with the same options" in errors[0]
     assert "Traceback" not in outputs[0][1]
 
 
