@@ -87,10 +87,13 @@ def cpu_rates() -> Rates:
 def _dot_seconds(flops: float) -> float:
     """Measures the seconds that a small matmul takes beyond its arithmetic, from the gradient of a small MLP.
 
+    The MLP is as small as one that a micro-batch of a few rows runs: a larger one also has slow arithmetic, which a
+    step of a thousand micro-batches would then pay a thousand times.
+
     Args:
         flops: FLOP/s of float32 matmuls.
     """
-    rows, width, layers = 128, 128, 8
+    rows, width, layers = 64, 64, 8
     random = np.random.default_rng(0)
     kernels = list(random.standard_normal((layers, 2, width, width), np.float32) / math.sqrt(width))
 
