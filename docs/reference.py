@@ -169,7 +169,7 @@ def options_page() -> str:
 
 def levers_page() -> str:
     """Returns the page of all levers."""
-    head = ["lever", "values", "off", "numerics", "needs of a recipe", "what it does"]
+    head = ["lever", "values", "if memory were free", "numerics", "needs of a recipe", "what it does"]
     lines = [LEVERS_PAGE, f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for lever in LEVERS.values():
         values = ", ".join(map(str, lever.values)) or f"{lever.least} and more"
