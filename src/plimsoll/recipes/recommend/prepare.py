@@ -90,7 +90,7 @@ def make(options: RecommendOptions) -> dict[str, Any]:
 
 
 def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str, int]]:
-    """Returns the interactions that the options keep, user by user in the order of time, and counts of the rest."""
+    """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
     log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
     log = sorted_by_time(log)
     repeats = 0
@@ -99,8 +99,8 @@ def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str,
     kept = core(log, options.k_core)
     if not len(kept):
         raise DataError(
-            f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
-            " one another are left of them: give a lower --k-core or --min-rating, or a file with more"
+            f"{path} has {counts['interactions_read']:,} interactions, and none is left without the users and"
+            f" items that have fewer than {options.k_core}: give a lower --k-core or --min-rating, or a file with more"
         )
     return kept, counts | {
         "repeats": repeats,
