@@ -29,7 +29,7 @@ from plimsoll.types import Compute, Levers
 LOGITS = 2**24
 """Most logits in a chunk of the loss: 64 MiB."""
 LONGEST = 2048
-"""Default tokens that the model reads at once, unless it can only read fewer."""
+"""Default number of tokens that the model reads at once, if it can read so many."""
 
 
 class _Opened(NamedTuple):

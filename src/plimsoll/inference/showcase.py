@@ -68,7 +68,7 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 def bound_memory(limit_bytes: int) -> None:
     """Limits the memory of this process: allocations beyond `limit_bytes` then fail, and the process is not killed.
 
-    The limit is one of private writable memory. JAX reserves more of it at the start than it uses: this is added.
+    The limit is one of private writable memory. JAX reserves more at its start than it uses: this is added.
     """
     jax.devices()
     now = psutil.Process().memory_info()

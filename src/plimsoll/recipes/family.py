@@ -44,7 +44,7 @@ class Preparation:
     example: str
     """A command, shown in `--help`."""
     own_process: bool = False
-    """True to make it in a separate process, whose allocator keeps freed buffers (`environment.for_making`)."""
+    """True to use a separate process, whose allocator keeps freed buffers for reuse (`environment.for_making`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,5 +77,5 @@ class Family:
 
 
 def content_of(options: Any, kind: type[T]) -> T:
-    """Returns those of `options` that determine the content of a data set, as a `kind`, a dataclass of their names."""
+    """Returns, as the dataclass `kind`, the fields of `options` that determine the content of a data set."""
     return kind(**{name.name: getattr(options, name.name) for name in fields(kind)})  # type: ignore[arg-type]

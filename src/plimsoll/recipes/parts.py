@@ -253,8 +253,8 @@ class Hints:
     """Backward passes of a layer-by-layer training step: 1 or 2; 0 if there is no such step. The second one is for the
     norm of the whole gradient, if gradients are clipped by it."""
     loss_chunks: tuple[int, ...] = ()
-    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. Unless
-    empty, it tries sizes of its own instead on an NVIDIA GPU."""
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
+    are any, it tries its own sizes instead on an NVIDIA GPU."""
     loss_whole: bool = True
     """True if the planner also tries the loss with all logits at once. Users can fix either choice."""
     loss_rows: int | None = None

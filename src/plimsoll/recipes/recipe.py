@@ -39,7 +39,7 @@ KINDS = {
     "pretrained+chat": "finetune",
     "imitator+windows": "control",
 }
-"""Kind by "MODEL+DATA", for pairs that have a name of their own."""
+"""`Recipe.kind` by "MODEL+DATA", for pairs that have a name of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,8 @@ def own_class(recipe: Recipe) -> type | None:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns the file, name and sources of a recipe for `saved.to_dict`, or the identity of code that is in no file (a
-    notebook, a prompt)."""
+    """Returns the file, name and sources of a recipe for `saved.to_dict`, or name and hashes of code that is in no file
+    (a notebook, a prompt)."""
     cls = own_class(recipe)
     assert cls is not None, "of registered parts no file is needed"
     module = _homes.get(cls) or sys.modules.get(cls.__module__)

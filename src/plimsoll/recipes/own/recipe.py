@@ -77,7 +77,7 @@ class OwnRecipe(Length):
     in_no_file: ClassVar[bool] = False
     """True if its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
-    """Identity of the training and validation data; empty if only the pickled functions identify it."""
+    """Hash of the training and validation data; empty if only the pickled functions identify the data."""
     batch_form: ClassVar[Any] = None
     """`functions.BatchForm` of the batch that `plimsoll.plan` was given; None for dicts of arrays."""
     loss_reduction: ClassVar[str] = "sum"

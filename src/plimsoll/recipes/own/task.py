@@ -77,7 +77,7 @@ class GivenTask:
         def sums_of(examples: Batch, keys: Array) -> Metrics:
             return self._sums(given, params.get(STATE), examples, keys, train=train)
 
-        # Calls the loss for each example if some only fill the batch up, else for those that are normalised together.
+        # Calls the loss on single examples if some only fill the batch up, else on those that are normalised together.
         together = len(keys)
         if counted is not None:
             together = 1

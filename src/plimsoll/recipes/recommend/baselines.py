@@ -36,7 +36,7 @@ ROWS_TOGETHER = 256
 
 
 class Baselines:
-    """Baselines that count the interactions before a split, or all. Cosines and followers are computed on first use."""
+    """Baselines that count the interactions before a split, or all. Cosines and counts of followers are cached."""
 
     def __init__(
         self, interactions: Interactions, split: HeldOut | None, *, asked: Int[np.ndarray, " items"] | None = None
@@ -76,7 +76,7 @@ class Baselines:
     @cached_property
     def cosines(self) -> Sparse:
         """Sparse cosines between items, none of an item with itself: (items + 1, items + 1), float32."""
-        # 1 for each item that a user took: (users, items + 1).
+        # Has 1 at each item that a user took: (users, items + 1).
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts its arguments in place
         taken: Sparse = sparse.csr_matrix(parts, shape=(self._users, self._size))
@@ -109,7 +109,7 @@ class Baselines:
         return counts.tocsr()  # adds up repeated pairs
 
     def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
-        """Returns item weights, (histories, items + 1): all 1, or 1, 0.5, ... for the `recent` newest, newest first."""
+        """Returns item weights, (histories, items + 1): 1; with `recent`, 1, 0.5, ... from the newest item back."""
         histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])

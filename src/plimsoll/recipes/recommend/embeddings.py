@@ -30,7 +30,7 @@ def factorised(
     from scipy import sparse
     from scipy.sparse import linalg
 
-    # Count of each user's interactions with each item: (users, items), float64.
+    # Counts each user's interactions with each item: (users, items), float64.
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
     counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()

@@ -6,8 +6,8 @@ h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax ove
 the members of the item's cluster. That costs `clusters + largest_cluster` products; the full softmax costs `items`.
 Subbiah et al. 2025 (EfficientIDs).
 
-Both are distributions over the items. Padding has no probability, an empty place in a cluster has a score of -inf, and
-the only member of a cluster has p(i | c) = 1.
+Both softmaxes are distributions over the items. Padding has no probability, an empty place in a cluster has a score of
+-inf, and the only member of a cluster has p(i | c) = 1.
 """
 
 from typing import Any

@@ -24,7 +24,7 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, R
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Writes the folder `out`, and returns the answer of `prepare --json`."""
-    # Checks before anything is read.
+    # Checks options before any file is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
     if out.expanduser().exists():
@@ -35,7 +35,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
             " --clustering frequency does without"
         )
 
-    # Rows become users' sequences.
+    # Turns rows into users' sequences.
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
     log, counts = _kept(options, path, form)
@@ -44,7 +44,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     items = len(originals)
     counts["users_only_trained_on"] = int((np.diff(offsets) < LEAST_EVALUATED).sum())
 
-    # Clusters and embeddings, from training interactions only.
+    # Computes clusters and embeddings from training interactions only.
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")

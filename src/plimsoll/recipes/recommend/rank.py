@@ -51,7 +51,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     if not len(data.evaluated):
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {Interactions.no_validation}")
 
-    # The model, and its raw weights if they are requested.
+    # Evaluates the model, and its raw weights if requested.
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
     models = {"model": scorer(trained, users=users)}
     if request.get("raw"):
