@@ -1,6 +1,6 @@
-"""Metrics of a checkpoint on its held-out set, and its fingerprint. In a process that imports JAX.
+"""Metrics of a checkpoint on the validation set, and the fingerprint of a checkpoint. This module imports JAX.
 
-The parameters of one checkpoint are read after its checksums have been verified, and nothing else of the state.
+Checksums are verified before a checkpoint is read. `evaluate` reads only the parameters of its state.
 Nothing in the run folder is written, renamed or locked: a run can be used while it is being trained.
 """
 
@@ -24,18 +24,18 @@ UNSUPPORTED = {
     "keep_seen": "--keep-seen is for runs of recommend, and {run} is one of {recipe}: leave it out",
     "closed_loop": "--closed-loop drives the systems of the recipe control, and this is a run of another",
 }
-"""Refusals of options that a run's recipe does not support (`Verb.options`)."""
+"""Error message for each option of `plimsoll evaluate` that only some recipes support (`Verb.options`)."""
 
 
 def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns validation metrics of a checkpoint: the means over its held-out set, or what its recipe makes of them.
+    """Returns validation metrics of a checkpoint: means over the validation set, or metrics by the recipe's function.
 
     Args:
-        request: `run`, `step`, and options of `UNSUPPORTED`. `raw` asks for the metrics of the weights as they were
-            trained besides those of their average.
+        request: `run` (folder), `step`, and options of `UNSUPPORTED`. `raw` adds the metrics of the weights as they
+            were trained, without averaging.
 
     Raises:
-        DataError: The data is not the run's any more.
+        DataError: The data has changed since the run began.
         RecipeError: The recipe does not support an option.
     """
     trained = Trained(request["run"], step=request["step"])
@@ -55,7 +55,7 @@ def evaluate(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prove(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fingerprint of the newest whole checkpoint of `request["run"]`."""
+    """Returns the fingerprint (a hash of the training state) of the newest undamaged checkpoint of `request["run"]`."""
     folder = RunFolder(request["run"])
     step, notes = folder.newest_whole()
     if not step:

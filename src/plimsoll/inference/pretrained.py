@@ -1,6 +1,6 @@
-"""Using a pretrained language model as it is: the loss of a text, and text after a prompt.
+"""Use of a pretrained language model without training: the loss of a text, and text after a prompt.
 
-In a process that imports JAX. The weights are read into the form they are kept in, and stay there.
+This module imports JAX. The weights stay in memory in the bits per weight in which they are loaded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from plimsoll.training.memory import peak_resident_bytes
 from plimsoll.types import Compute, Levers
 
 LOGITS = 2**24
-"""Numbers in a chunk of logits, at most: 64 MiB."""
+"""Most logits in a chunk of the loss: 64 MiB."""
 LONGEST = 2048
-"""Tokens of a window where neither the user nor a shorter model says it."""
+"""Default number of tokens that the model reads at once, if it can read so many."""
 
 
 class _Opened(NamedTuple):
@@ -37,15 +37,15 @@ class _Opened(NamedTuple):
     params: dict
     tokenizer: TextTokenizer
     begin: int
-    """Token that stands before a text: what the tokenizer puts there, else what the configuration names, else what
-    ends a document."""
+    """Id of the token before a text: that of the tokenizer, else `bos_token_id` of config.json, else the end of a
+    document."""
 
 
 def evaluate_text(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the mean loss per token of a text.
 
     Args:
-        request: `pretrained`, `text`, and the options of `cli/verbs.py`.
+        request: `pretrained` (folder or id of the model), `text`, and the other options in `cli/verbs.py`.
     """
     documents = open_documents(
         request["text"], text_column=request["text_column"], max_examples=request["max_examples"]
@@ -93,7 +93,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the request with the text that follows its prompt.
 
     Args:
-        request: `pretrained`, `prompt`, and the options of `cli/verbs.py`.
+        request: `pretrained` (folder or id of the model), `prompt`, and the other options in `cli/verbs.py`.
     """
     opened = _opened(request)
     model, tokenizer = opened.model, opened.tokenizer
@@ -102,7 +102,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: request[name] for name in ("tokens", "temperature", "seed")}
     length = window_for(len(prompt) + request["tokens"], longest=model.shape.positions)
     ids = list(continued(next_token, opened.params, prompt, length=length, end=tokenizer.end_of_text, **options))
-    # What the ids add to the prompt: decoded alone, a Llama's ids lose the space they begin with.
+    # Decodes prompt and ids together: decoded alone, ids of a Llama tokenizer lose their leading space.
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *ids])
     text = whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(ids)
     return {**request, "text": text, "tokens": len(ids), "ended": len(ids) < request["tokens"]}
@@ -111,7 +111,7 @@ def sample_text(request: Mapping[str, Any]) -> dict[str, Any]:
 def _opened(request: Mapping[str, Any]) -> _Opened:
     folder = find_folder(request["pretrained"])
     shape = read_shape(folder)
-    checked(folder, shape)  # the headers alone: what is not to be used is said before minutes of reading
+    checked(folder, shape)  # headers alone: an unusable model is refused before minutes of reading
     tokenizer = load_tokenizer(folder)
     if tokenizer.size > shape.vocab:
         raise DataError(

@@ -1,7 +1,7 @@
-"""Exhibits of a report that need JAX: what a recipe shows of its trained model, and its learning rate.
+"""Exhibits (tables, texts, plots) of a report that need JAX: from the trained model, and the learning rate.
 
-In a process whose memory may grow to a limit and no further. A sentence says what cannot be shown, and the rest is
-shown all the same. Pages draw these dictionaries (`report/page/run.py`).
+They are made in a process with a memory limit. If an exhibit cannot be made, a sentence says why, and the others are
+shown. Pages draw these dictionaries (`report/page/run.py`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from plimsoll.training import allocator
 from plimsoll.units import format_bytes
 
 RATES = 200
-"""Steps at which the learning rate is evaluated."""
+"""Number of steps at which the learning rate is evaluated."""
 
 Exhibit = dict[str, Any]
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the exhibits of a run, sentences about those that are left out, and its learning rate.
+    """Returns the exhibits of a run, a sentence about each one that is left out, and the learning rate.
 
     Args:
-        request: `run`, `limit_bytes` of resident memory, `metrics` (the means of its last evaluation), and
-            `closed_loop` (True for what takes minutes, too).
+        request: `run` (folder), `limit_bytes` of resident memory, `metrics` (means of the last evaluation), and
+            `closed_loop` (True for exhibits that take minutes, too).
     """
     folder = RunFolder(request["run"])
     recipe = from_dict(folder.read("recipe.json"))
@@ -66,9 +66,9 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bound_memory(limit_bytes: int) -> None:
-    """Bounds the memory of this process, so that allocating beyond `limit_bytes` fails instead of getting it killed.
+    """Limits the memory of this process: allocations beyond `limit_bytes` then fail, and the process is not killed.
 
-    It is counted in private writable memory, of which a process has reserved more than it uses when JAX has started.
+    The limit is one of private writable memory. JAX reserves more at its start than it uses: this is added.
     """
     jax.devices()
     now = psutil.Process().memory_info()
@@ -85,7 +85,7 @@ def bound_memory(limit_bytes: int) -> None:
 
 
 def learning_rate(recipe: Recipe, steps: int) -> dict[str, list[float]] | None:
-    """Returns the learning rate at some steps of a run; None for a recipe without a schedule."""
+    """Returns up to `RATES` steps of a run with their learning rates; None for an optimizer without a schedule."""
     schedule = recipe.optimizer.schedule(steps)
     if schedule is None:
         return None

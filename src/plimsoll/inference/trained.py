@@ -1,4 +1,4 @@
-"""A run that has a checkpoint: its recipe, its plan and the parameters of one step, after checksums were verified.
+"""A run with a checkpoint: its recipe, its plan, and the parameters at one step, with checksums verified.
 
 Nothing in the run folder is written, renamed or locked: a run can be used while it is being trained."""
 
@@ -32,17 +32,17 @@ from plimsoll.training.step import evaluated, make_evaluate, make_init
 from plimsoll.types import LossSum
 
 PARAMETERS = "['params']"
-"""Where a state keeps them, as a checkpoint spells it."""
+"""Path of the parameters in the training state of a checkpoint."""
 AVERAGED = "['ema']", FROZEN, "['params']['tables']"
-"""The same, where an average is used instead of what is trained."""
+"""Paths to read if the average (EMA) of the weights is used; frozen weights and tables have none."""
 PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
-"""A key, an index or an attribute on such a path."""
+"""Pattern of a key, an index or an attribute on such a path."""
 Evaluate = Callable[[Any, Any], Mapping[str, LossSum]]
-"""From parameters and a batch to sums by name."""
+"""Function from parameters and a batch to sums with weights, by the name of the metric."""
 
 
 class Trained:
-    """A run that has a checkpoint: its recipe, its plan, and the parameters of a step."""
+    """A run with a checkpoint: its recipe, its plan, and the parameters at one step."""
 
     def __init__(self, run: str, *, step: str) -> None:
         self.folder = RunFolder(run)
@@ -60,22 +60,22 @@ class Trained:
 
     @cached_property
     def task(self) -> Any:
-        """Model and loss, in the arithmetic of the plan."""
+        """Model and loss, in the precision of the plan."""
         return self.recipe.task(self.plan.compute(jax.default_backend()))
 
     @cached_property
     def data(self) -> Opened:
-        """Opened data and weights of the run. Raises DataError where they are not the run's any more."""
+        """Opened data and weights of the run. Raises DataError if they have changed since the run began."""
         data = self.recipe.open(self.path)
         data.require_same(self.prepared, training=False)
         return data
 
     def stored(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters in the bits in which they are stored: where one is kept, the average of the weights.
+        """Returns the parameters in the bits in which they are stored.
 
         Args:
-            average: Whether it is to be the average.
-            given: Whether to read frozen weights that the recipe has from elsewhere.
+            average: True for the average (EMA) of the weights, if the run has one.
+            given: True to load the frozen weights that checkpoints leave out, too.
         """
         rule = self.recipe.update_rule(self.prepared.steps, self.plan.storage)
         init = make_init(
@@ -83,7 +83,7 @@ class Trained:
         )
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
 
-        # Frozen weights from elsewhere.
+        # Loads the frozen weights that checkpoints leave out.
         frozen = {}
         if self.recipe.hints.frozen_given:
             like = without_frozen(like)
@@ -91,7 +91,7 @@ class Trained:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
                 frozen = {"frozen": self.data.load_frozen(drawn)}
 
-        # The weights of the checkpoint, or their average in the place of them.
+        # Reads the weights of the checkpoint, or their average instead.
         params = like["params"]
         if average and "ema" in like:
             others = {name: leaf for name, leaf in params.items() if name != "trainable"}
@@ -102,15 +102,15 @@ class Trained:
         return evaluated(arrays) | frozen
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters as a loss reads them; the arguments are those of `stored`."""
+        """Returns the parameters in types that a loss can read. The arguments are those of `stored`."""
         params = self.stored(average=average, given=given)
         return params | {"trainable": readable(params["trainable"])}
 
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
-        """Returns the means over the held-out set as the recipe reports them, and how much of it counted.
+        """Returns mean metrics over the validation set, as the recipe reports them, and the weight (tokens of a text).
 
         Raises:
-            RunError: There is no held-out set.
+            RunError: There is no validation set.
         """
         recipe, counted = self.recipe, 0.0
         if evaluate is None and average:  # the executable that evaluated while the run trained, for one device
@@ -141,17 +141,17 @@ class Trained:
 
 
 def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[str, Any]:
-    """Returns the parameters of a run whose functions are not here, in dicts by the names on their paths.
+    """Returns the parameters of a run without the functions of its recipe, as nested dicts.
 
     Raises:
-        RunError: Its weights are kept in fewer bits, which only its recipe can read.
+        RunError: The weights are stored in fewer than 32 bits, which only the recipe can read.
     """
     storage = folder.planned().plan.storage
     bits = min(storage.weight_bits, storage.frozen_bits)
     if bits < 32:
         raise RunError(
             f"{folder.path} keeps its weights in {bits} bits, and the functions that"
-            " read them are not here: call plimsoll.plan(loss, ...).train(init, data, run=...) with the same ones first"
+            " read them are not here: call plimsoll.plan(loss, ...).train(init, data, run=...) with them first"
         )
     averaged = average and folder.read("recipe.json")["fields"].get("ema_decay", 0)
     state = dict[str, Any]()
@@ -166,23 +166,23 @@ def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[
 
 
 def answer(verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the run's recipe answers to a command that only some recipes support (`recipes/verbs.py`).
+    """Returns the answer of the run's recipe to a command that only some recipes support (`recipes/verbs.py`).
 
     Args:
-        verb: Name in `Uses.verbs` of the run's recipe.
-        request: `run`, `step`, and the options of the command.
+        verb: Name of the command, a key of `Uses.verbs` of the recipe.
+        request: `run` (folder), `step`, and the options of the command.
     """
     trained = Trained(request["run"], step=request["step"])
     return resolved(trained.recipe.model.uses.verbs[verb].answer)(trained, request)
 
 
 def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
-    """Returns the step of a checkpoint.
+    """Returns the number of optimizer steps at a checkpoint.
 
     Args:
-        folder: The run's.
-        step: A number, `last`, or `best`: the last one if nothing was evaluated.
-        best_by: Metric that chooses the best one (`Schedule.best_by`).
+        folder: Folder of the run.
+        step: A number, `last` or `best`. Without evaluations `best` is the last checkpoint.
+        best_by: Metric by which `best` is chosen (`Schedule.best_by`).
     """
     folder.require_saved()
     steps = folder.saved_steps()
@@ -198,7 +198,7 @@ def choose(folder: RunFolder, step: str, best_by: str = "loss") -> int:
 
 
 def whole(folder: RunFolder, step: str, best_by: str = "loss") -> int:
-    """Returns what `choose` does after verifying its checksums: a flipped bit would load silently."""
+    """Returns the step of `choose` after verifying the checkpoint's checksums: a flipped bit would load silently."""
     chosen = choose(folder, step, best_by)
     problem = damage(folder.checkpoint(chosen))
     if problem is None:

@@ -1,4 +1,4 @@
-"""A recipe as a TOML file for `--config FILE`: one table, in the form of presets.toml."""
+"""Recipes as TOML files for `--config FILE`: one table each, in the form of recipes/presets.toml."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def to_toml(recipe: Recipe, name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Returns a value in TOML, which has no null: presets write "None"."""
+    """Returns a value in TOML. TOML has no null, so None is the text "None"."""
     if isinstance(value, float):
         return repr(value)
     return json.dumps("None" if value is None else value, ensure_ascii=False)

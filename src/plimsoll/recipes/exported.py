@@ -16,7 +16,7 @@ from plimsoll.recipes.saved import name_of
 from plimsoll.types import TrainedRun
 
 FORMS = ("adapter", "merged")
-"""Options of `plimsoll export` that name a folder."""
+"""Forms of an exported model. Each is an option of `plimsoll export` that names its folder."""
 
 
 def exported(
@@ -29,8 +29,8 @@ def exported(
     Args:
         trained: The run.
         request: Folder of each requested form of FORMS.
-        writers: For each form that the run has, a function that writes it into an empty folder, checks what it wrote,
-            and returns the number of its parameters. A run without adapters has no form `adapter`.
+        writers: For each form that the run has, a function that writes it into an empty folder, checks the files,
+            and returns the number of parameters. A run without adapters has no form `adapter`.
 
     Raises:
         PlimsollError: A form cannot be written, or its folder is not empty, named twice, or not writable. All forms
@@ -49,7 +49,7 @@ def exported(
 
 
 def _places(trained: TrainedRun, request: Mapping[str, Any], possible: Collection[str]) -> dict[str, Path]:
-    """Returns the folder of each requested form, after a check that all of them can be written."""
+    """Returns the folder of each requested form, after a check that all these folders can be written."""
     places = {form: Path(os.path.abspath(Path(request[form]).expanduser())) for form in FORMS if request.get(form)}
     if len(set(places.values())) < len(places):
         raise RecipeError(
@@ -83,7 +83,7 @@ def require_written(folder: Path, shape: DecoderShape) -> None:
 
 @contextmanager
 def _unfinished(form: str, place: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `place`, and removes it at the end unless it was renamed.
+    """Yields a temporary folder beside `place`. Removes it at the end, unless the caller renamed it.
 
     Raises:
         RecipeError: The folder cannot be written.

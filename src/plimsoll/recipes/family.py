@@ -13,42 +13,43 @@ T = TypeVar("T")
 
 
 class Preset(NamedTuple):
-    """Record of one complete recipe: its parts, its options, and a line about it."""
+    """Complete recipe under a name: its parts, its options, and a line that describes it."""
 
     purpose: str
-    """Line about it in `plimsoll recipes`."""
+    """Line that describes the recipe in `plimsoll recipes`."""
     parts: Mapping[str, str]
-    """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}; or of
-    the one class that has all of them, like {"recipe": "waves"}."""
+    """Names of its model, data and optimizer, like {"model": "decoder", "data": "text", "optimizer": "adamw"}; or the
+    name of one class for all three, like {"recipe": "waves"}."""
     options: Mapping[str, Any] = {}
     """Options that differ from the defaults of the parts."""
     example: str = ""
-    """Example options for the help of `plimsoll train NAME`: the required ones and --memory."""
+    """Example options for the help of `plimsoll train NAME`: the required options and --memory."""
     often: tuple[str, ...] = ()
     """Most used options and levers of the recipe, in the order of `-h`, which shows at least the first seven."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Data set that `plimsoll prepare NAME` makes."""
+    """Kind of data set that `plimsoll prepare NAME` makes."""
 
     purpose: str
     """Line of `plimsoll prepare --help`."""
     options: str
     """"module:Class": a dataclass. Its fields are the options, and their docstrings the help; one of them is `out`."""
     make: str
-    """`function(options) -> dict`: makes the data set, reports progress on standard error, and returns the answer."""
+    """`function(options) -> dict`: makes the data set, reports progress on standard error, and returns the answer that
+    --json prints."""
     text: str
     """`function(answer) -> str`: the text that is printed without --json."""
     example: str
     """A command, shown in `--help`."""
     own_process: bool = False
-    """True to make it in a process whose allocator keeps buffers of a few sizes (`environment.for_making`)."""
+    """True to use a separate process, whose allocator keeps freed buffers for reuse (`environment.for_making`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Form of data set that `plimsoll inspect` recognises."""
+    """Kind of data set that `plimsoll inspect` recognises."""
 
     recognises: str
     """`function(path) -> bool`: True if the path holds such a data set."""
@@ -63,8 +64,8 @@ class Family:
     """Parts, presets and data sets that a package registers."""
 
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Class as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and by the class's `name`,
-    which `recipe.json` holds."""
+    """Classes as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and by the `name` of the
+    class, which `recipe.json` of a run holds."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     prepares: Mapping[str, Preparation] = field(default_factory=dict)
     inspects: tuple[Inspection, ...] = ()
@@ -76,5 +77,5 @@ class Family:
 
 
 def content_of(options: Any, kind: type[T]) -> T:
-    """Returns the options that determine the content of a data set: the fields of `kind`."""
+    """Returns, as the dataclass `kind`, the fields of `options` that determine the content of a data set."""
     return kind(**{name.name: getattr(options, name.name) for name in fields(kind)})  # type: ignore[arg-type]

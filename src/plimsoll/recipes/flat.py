@@ -1,7 +1,7 @@
 """The options of a recipe's parts as one flat list: each has one name, and belongs to one part.
 
-Some options set the same thing: `--target-params` and a shape, `--steps` and `--epochs`. If a preset sets one of them
-and the user another, the user's value counts, and the preset's is reset (`Part.gives_way`).
+Some options conflict: `--target-params` with sizes of the model, `--steps` with `--epochs`. If a preset sets one and
+the user another, the user's value counts, and the preset's option is reset (`Part.gives_way`).
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from plimsoll.options import Option, Options, flag_of, options_of
 from plimsoll.recipes.recipe import Recipe
 
 NAMES_OF_DATA = ("data", "dataset_id")
-"""Names of the option that names data; a recipe has one of them, and accepts the other in Python."""
+"""Two names of the option for data. A recipe has one of them, and accepts the other in Python."""
 NOTHING = (None, "none", "")
-"""Values of an option that is not set, to which no other option gives way."""
+"""Values that count as not set: no other option is reset for them."""
 
 
 def rows(recipe: Recipe) -> tuple[Option, ...]:
@@ -24,18 +24,18 @@ def rows(recipe: Recipe) -> tuple[Option, ...]:
 
 
 def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
-    """Returns the recipe after a reset of the options that give way to those that a user typed.
+    """Returns the recipe after a reset of the options that conflict with those that a user typed.
 
     Args:
         recipe: Recipe as it was before the user's options.
-        typed: Options that the user typed, with their values.
+        typed: Values by the names of the options that the user typed.
 
     Returns:
-        The recipe, in which the typed options are not set yet, and a clause that names the reset ones; empty if there
-        are none.
+        The recipe, in which the typed options are not set yet, and a clause that names the options that were reset;
+        empty if there are none.
 
     Raises:
-        RecipeError: Two typed options set the same thing, one of them to its neutral value.
+        RecipeError: Two typed options conflict, and one of them has the value that a reset would give it.
     """
     values = recipe.options
     neutral: dict[str, Any] = {}
@@ -54,9 +54,9 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
 
 
 def _are_typed(name: str, others: Mapping[str, Any], typed: Mapping[str, Any]) -> bool:
-    """Returns True if one of `others`, which give way to the option `name`, was typed, too.
+    """Returns True if one of `others`, the options that are reset for the option `name`, was typed, too.
 
-    Raises RecipeError if it has its neutral value: a part refuses other contradictions, but cannot see that one.
+    Raises RecipeError if it has the value of a reset: the part itself refuses other conflicts, but cannot see this one.
     """
     too = {other: value for other, value in typed.items() if other in others}
     for other, value in too.items():
@@ -73,11 +73,11 @@ def _shown(value: Any) -> str:
 
 
 def overridden(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe with other options, after a reset of those that give way to them.
+    """Returns the recipe with these options, after a reset of the options that conflict with them.
 
     Args:
         recipe: Recipe to change.
-        options: Values by name.
+        options: Values by the names of options.
 
     Raises:
         RecipeError: The recipe has no such option, or refuses its value.
@@ -96,7 +96,7 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
     Raises:
         RecipeError: The data is given under both names.
     """
-    # A part called `data` keeps its name.
+    # A value that is a part, for the role `data`, keeps its name.
     own = next((name for name in NAMES_OF_DATA if name in known), None)
     if own is None:
         return dict(options)
@@ -109,7 +109,7 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
 
 
 def unresolvable_data(recipe: Recipe) -> dict[str, DataError]:
-    """Returns an error by flag for each option whose data is neither a file or folder nor a possible Hugging Face id.
+    """Returns an error, by flag, for each option that names neither a file, a folder nor a possible Hugging Face id.
 
     Uses no network.
     """
@@ -129,7 +129,7 @@ def unresolvable_data(recipe: Recipe) -> dict[str, DataError]:
 
 
 def chosen(recipe: Recipe, base: Recipe | None = None) -> dict[str, Any]:
-    """Returns the options that differ from `base`; from the defaults if `base` is None."""
+    """Returns the options whose values differ from those of `base`; from the defaults if `base` is None."""
     if base is None:
         before = {option.name: option.default for part in recipe.parts.values() for option in options_of(type(part))}
     else:

@@ -3,7 +3,7 @@
     model.needs()  --Needs-->    data.spec(needs)  --Spec-->  model.task(spec, compute)
     length         --Reading-->  data.prepare(reading), data.source(reading), data.validation(reading)
 
-A recipe may combine any model with any data that gives the specs it reads (specs.py).
+A recipe may combine any model with any data that gives specs of the class that the model reads (specs.py).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How the data of a run is read."""
+    """Settings by which a run reads its data."""
 
     needs: Needs
     length: Length
@@ -164,7 +164,7 @@ class Reading:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Facts about the prepared data (`Prepared.facts`); empty before preparation."""
+        """Facts about the data in the run's data.json (`Prepared.facts`); empty before it is written."""
         from plimsoll.files.run_folder import RunFolder
 
         run = RunFolder(self.folder)
@@ -190,7 +190,7 @@ class Prepared:
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
-    """Optimizer steps taken with earlier data: positions and evaluations up to that step are not of this data."""
+    """Optimizer steps that the run took on earlier data: its positions and evaluations until then are of that data."""
     spec: Spec = NO_SPEC
     """Spec of the examples, set by the recipe: a trained model can be built from it without the data."""
 
@@ -222,7 +222,7 @@ class OwnRung:
     words: str
     """Description for the table: the change from the configuration before."""
     levers: Mapping[str, Any]
-    """Memory-saving options that it adds, by name, to those of the configurations before."""
+    """Memory-saving options, by name, that it adds to those of all configurations before."""
     fields: Mapping[str, Any]
     """Fields of the recipe that it changes."""
     host: bool = False
@@ -253,8 +253,8 @@ class Hints:
     """Backward passes of a layer-by-layer training step: 1 or 2; 0 if there is no such step. The second one is for the
     norm of the whole gradient, if gradients are clipped by it."""
     loss_chunks: tuple[int, ...] = ()
-    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. Unless
-    empty, it tries sizes of its own instead on an NVIDIA GPU."""
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
+    are any, it tries its own sizes instead on an NVIDIA GPU."""
     loss_whole: bool = True
     """True if the planner also tries the loss with all logits at once. Users can fix either choice."""
     loss_rows: int | None = None
@@ -289,9 +289,9 @@ class Uses:
     best_by: str = "loss"
     """Validation metric that decides which checkpoint is the best: the lowest "loss", or the highest other metric."""
     tables: tuple[str, ...] = ()
-    """Names of numbered metrics, like `unexplained` for `unexplained_12`, that a logged row has as one dict."""
+    """Names of metrics, like `unexplained`, whose numbered values (`unexplained_12`) are logged as one dict."""
     reported: Callable[[Mapping[str, float], Spec], dict[str, Any]] = lambda metrics, spec: dict(metrics)
-    """Function from the mean of each metric over the validation set to the report of `plimsoll evaluate`."""
+    """Function from the mean of each metric over the validation set to the output of `plimsoll evaluate`."""
     exhibits: Callable[[Mapping[str, Any], Spec], list[dict[str, Any]]] = lambda metrics, spec: []
     """Function from the metrics of the last evaluation to further tables and plots of the HTML report.
 
@@ -308,7 +308,7 @@ class Model(Part):
 
     group = "model"
     reads: ClassVar[type[Spec]] = Spec
-    """Class of the examples that it reads, like TokenSpec."""
+    """Class of the specs of the examples that it reads, like TokenSpec."""
     implementation: ClassVar[str] = ""
     """Class or function, as "module:name", that `task` calls with the model, the spec and `compute`. `task` imports it,
     with JAX."""
@@ -332,7 +332,7 @@ class Model(Part):
         return resolved(self.implementation)(self, spec, compute)
 
     def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule | None:
-        """Returns the update rule for the table rows that a step reads; None, the default, if the model has no tables.
+        """Returns the update rule for the rows of embedding tables that a step reads. None by default, without tables.
 
         Args:
             optimizer: Optimizer of all other parameters.
@@ -370,16 +370,16 @@ class Model(Part):
         return ()
 
     def load(self, params: Any, spec: Any, data: Any) -> Any:
-        """Returns the parameters of a new run, in the tree and shapes of `params`, whose arrays it may delete.
+        """Returns the initial parameters of a run, in the tree and shapes of `params`, whose arrays it may delete.
 
-        Called if `Hints.begins_with` is not empty.
+        It is called if `Hints.begins_with` is not empty.
         """
         return params
 
     def load_frozen(self, frozen: Any, spec: Any, data: Any) -> Any:
         """Returns the frozen weights in the tree, shapes and storage of `frozen`, whose arrays it may delete.
 
-        Called if `Hints.frozen_given`.
+        It is called if `Hints.frozen_given`.
         """
         return frozen
 
@@ -401,15 +401,15 @@ class Data(Part):
 
     group = "data"
     gives: ClassVar[type[Spec]] = Spec
-    """Class of the examples that it yields."""
+    """Class of the specs of its examples, like TokenSpec."""
     spec_in_data: ClassVar[bool] = False
     """True if the spec does not follow from the options alone, so that planning needs the data."""
     named_by: ClassVar[str] = "data"
-    """Option that names the data."""
+    """Name of the option that names the data."""
     missing: ClassVar[str] = ""
-    """Clause for the error message if that option is missing: the data to name."""
+    """Clause for the error message if the user names no data: what data to name."""
     no_validation: ClassVar[str] = "its data set was too small for one. Train on some hundred documents or more"
-    """Clause for error messages: reason and remedy for a run without a validation set."""
+    """Clause for error messages: why a run has no validation set, and what to do."""
 
     @property
     def title(self) -> str:
@@ -431,12 +431,12 @@ class Data(Part):
 
         Args:
             prepared: Result of `prepare`; None if nothing is prepared yet.
-            reading: How the data is read.
+            reading: Settings of the run.
             prefetch: Number of batches that a background thread prepares in advance.
         """
 
     def in_flight(self, reading: Reading, prefetch: int) -> int:
-        """Returns the bytes of batches in host memory: prefetched, in preparation, taken, and copied for the step."""
+        """Returns the bytes of batches in host memory: prefetched, in preparation, in use, and copied to devices."""
         return (prefetch + 3) * reading.batch_size * self.spec(reading.needs).example_bytes
 
     @abstractmethod
@@ -452,7 +452,7 @@ class Data(Part):
         """Returns an endless iterator over training batches, starting with the first one.
 
         Args:
-            reading: How the data is read.
+            reading: Settings of the run.
             prefetch: Number of batches that a background thread prepares in advance.
 
         Returns:
@@ -473,7 +473,7 @@ class Data(Part):
 
         Args:
             prepared: Result of `prepare` at the start of the run.
-            reading: How the data is read.
+            reading: Settings of the run.
             training: True to check files that only training reads, too.
         """
         if prepared.files:
@@ -487,7 +487,7 @@ class Data(Part):
             prepared: Result of `prepare` for the data that the run began with.
 
         Raises:
-            DataError: Numbers in this data mean something else than in the other, like ids of another tokenizer.
+            DataError: Numbers in this data have another meaning than in the other data, like ids of another tokenizer.
         """
         return self
 

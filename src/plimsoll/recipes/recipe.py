@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "`plimsoll train RECIPE --help`"
 FROM_FILE = "file"
-"""Kind of a recipe with an unregistered part: a user's file or functions identify it."""
+"""`kind` of a recipe with an unregistered part. A user's file or functions identify the recipe."""
 
 KINDS = {
     "decoder+text": "stories",
@@ -39,7 +39,7 @@ KINDS = {
     "pretrained+chat": "finetune",
     "imitator+windows": "control",
 }
-"""Kind by "MODEL+DATA", for pairs that have a name of their own."""
+"""`Recipe.kind` by "MODEL+DATA", for pairs that have a name of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Recipe(metaclass=Named):
     length: Length = field(default_factory=Length)
     """Examples per step, and the length of the run."""
     origin: Any = None
-    """Object of a user's class that made the parts; its fields are then the options. Else None."""
+    """`OwnRecipe` that made the parts, whose fields are then the options; None for other recipes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", optimizer_of(self.optimizer))
@@ -115,7 +115,7 @@ class Recipe(metaclass=Named):
         Raises:
             RecipeError: The recipe has no such option, or refuses its value.
         """
-        # Parts first, then the options of each. `Recipe` refuses an object that is no part.
+        # Replaces parts first, then the options of each. `Recipe` refuses an object that is no part.
         parts = self._parts_with(options)
         known: list[str] = []
         for role, part in parts.items():
@@ -130,7 +130,7 @@ class Recipe(metaclass=Named):
         return parts["recipe"].composed() if "recipe" in parts else dataclasses.replace(self, **parts)
 
     def _parts_with(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parts, replaced by those in `options`, and removes these from `options`.
+        """Returns the parts by role, with those in `options` in place of the old ones, and removes them from `options`.
 
         `data` may name a part or an option: the value of a part is an `Options` object.
         """
@@ -214,7 +214,7 @@ class Recipe(metaclass=Named):
 
     @property
     def reading(self) -> Reading:
-        """Settings by which the data is read."""
+        """Settings by which a run reads its data."""
         return Reading(needs=self.model.needs(), length=self.length)
 
     def open(self, folder: Path) -> Opened:
@@ -224,7 +224,7 @@ class Recipe(metaclass=Named):
 
 
 def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
-    """Returns the recipe with the spec of its run, so that a trained model can be built without its data."""
+    """Returns the recipe with this spec of its examples, so that a trained model can be built without the data."""
     copy = dataclasses.replace(recipe)
     object.__setattr__(copy, "spec", spec)  # where the cached property keeps it
     return copy
@@ -232,7 +232,7 @@ def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
 
 @dataclass(frozen=True)
 class Opened:
-    """The data and the initial weights of a run."""
+    """Data and initial weights of a run, opened in its folder."""
 
     recipe: Recipe
     reading: Reading
@@ -246,11 +246,11 @@ class Opened:
         Raises:
             DataError: The data cannot be read, or has too few examples.
         """
-        # Weights are checked before text is tokenised for minutes.
+        # Checks weights first: tokenising text can take minutes.
         recipe = self.recipe
         weights = recipe.model.check(recipe.spec, say)
 
-        # The data is counted and tokenised, and a part of it is held out.
+        # Counts and tokenises the data, and holds a part out for validation.
         files = recipe.data.facts()
         prepared = recipe.data.prepare(self.reading, say)
         if prepared.steps_per_epoch is not None:

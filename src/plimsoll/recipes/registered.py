@@ -1,7 +1,7 @@
-"""Parts, presets and data sets by name: built-in ones, and packages of the entry point `plimsoll.recipes`.
+"""Parts, presets and data sets by name: built-in ones, and those of packages with the entry point `plimsoll.recipes`.
 
-A part is loaded only if it is asked for by name. Built-in names are found without a look at installed packages, and a
-package cannot take them.
+A part is imported only if it is requested by name. Built-in names are found without a search of installed packages, and
+a package cannot take them.
 """
 
 import json
@@ -18,13 +18,13 @@ from plimsoll.recipes.parts import Data, Model
 from plimsoll.recipes.verbs import resolved
 
 GROUP = "plimsoll.recipes"
-"""Entry points of packages with recipes: name = "module:FAMILY"."""
+"""Group of the entry points of packages with recipes. An entry is name = "module:FAMILY"."""
 ROLES = ("model", "data", "optimizer")
-"""Roles of the parts of a recipe, besides its length."""
+"""Roles of the parts of a recipe, besides the length of the run."""
 
 
 def read_presets(path: Path) -> dict[str, Preset]:
-    """Returns the presets of a TOML file by name. A preset inherits from the earlier one that its `like` names."""
+    """Returns the presets of a TOML file by name. A preset inherits from the earlier preset named by its key `like`."""
     described = set(Preset._fields)
     tables: dict[str, dict[str, Any]] = {}
     presets = {}
@@ -138,12 +138,12 @@ def presets() -> dict[str, Preset]:
 
 
 def record_of(name: str) -> Preset | None:
-    """Returns the record of a preset; None if no preset has that name."""
+    """Returns the preset of this name; None if there is none."""
     return next((family.presets[name] for family in families() if name in family.presets), None)
 
 
 def preparations() -> dict[str, Preparation]:
-    """Returns every data set that `plimsoll prepare` makes, by its name."""
+    """Returns every kind of data set that `plimsoll prepare` makes, by its name."""
     return {name: preparation for family in families() for name, preparation in family.prepares.items()}
 
 
@@ -194,7 +194,7 @@ def part_class(role: str, name: str) -> type[Any]:
 
 
 def names_of(parts: Mapping[str, Any]) -> dict[str, str | None]:
-    """Returns the registered name of each part but the length, by role; None if its class is not registered."""
+    """Returns the registered name of each part except the length, by role; None for a class that is not registered."""
     names: dict[str, str | None] = {}
     for role, part in parts.items():
         cls = type(part)
@@ -216,9 +216,9 @@ def require_fitting(model: Model, data: Data) -> None:
 
 
 def _fitting(role: str, fits: Callable[[type[Any]], bool]) -> str:
-    """Returns parts that fit, like "data=text or packed"; empty if none does.
+    """Returns the names of parts that fit, like "data=text or packed"; an empty string if there are none.
 
-    Those of a package that cannot be loaded are left out.
+    Parts of a package that cannot be loaded are left out.
     """
     names = []
     for name in parts(role):

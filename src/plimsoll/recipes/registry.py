@@ -86,8 +86,8 @@ def read_config(file: str, base: str | None = None) -> Recipe:
         base: Name of the recipe whose options the file changes, if the file names none.
 
     Raises:
-        RecipeError: The file cannot be read, names no recipe or one beside `base`, or has an option that the recipe
-            refuses.
+        RecipeError: The file cannot be read, names no recipe, names one besides `base`, or has an option that the
+            recipe refuses.
     """
     table = read_config_table(file)
     like = table.pop("like", None)
@@ -108,7 +108,7 @@ def read_config(file: str, base: str | None = None) -> Recipe:
 
 
 def _preset_like(like: Any) -> Recipe:
-    """Returns the preset that `like` names. No file is looked up: a TOML file must not name code to run."""
+    """Returns the preset that `like` names. `like` cannot name a file: a TOML file must not name code to run."""
     described = record_of(like) if isinstance(like, str) else None
     if described is None:
         hint = did_you_mean(str(like), presets()) or ": `plimsoll recipes` lists them"
@@ -120,7 +120,7 @@ def of_parts(names: Mapping[str, str], options: Mapping[str, Any]) -> Recipe:
     """Returns the recipe of registered parts, with some of their options.
 
     Args:
-        names: Names of the model, the data and the optimizer by role; or of the one class of a package, as "recipe".
+        names: Names of the model, the data and the optimizer by role; or the name of one class for all, as "recipe".
         options: Values of options of any part.
 
     Raises:
@@ -132,7 +132,7 @@ def of_parts(names: Mapping[str, str], options: Mapping[str, Any]) -> Recipe:
 
 
 def recipes_with(option: str) -> list[str]:
-    """Returns the names of the recipes that have an option of that name, without those of a broken package."""
+    """Returns the names of the recipes that have an option of that name, without recipes that cannot be loaded."""
     names = []
     for name in presets():
         with suppress(RecipeError):
@@ -142,7 +142,7 @@ def recipes_with(option: str) -> list[str]:
 
 
 def code_of(cls: type) -> str:
-    """Returns the SHA-256 of a package's Python files and their names, a part of the key of saved plans."""
+    """Returns the SHA-256 of the Python files of the package of `cls`, a part of the key of saved plans."""
     module = sys.modules[cls.__module__.partition(".")[0]]
     file = Path(module.__file__ or "")
     files_of_package = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
@@ -154,7 +154,7 @@ def code_of(cls: type) -> str:
 
 
 def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
-    """Returns the recipe with other parts, by their names. Options that were set are kept if both have them.
+    """Returns the recipe with other parts. Options that differ from the defaults are kept if the new parts have them.
 
     Args:
         recipe: The recipe.

@@ -29,13 +29,13 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
                 f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
                 " numbers, strings, booleans or None"
             )
-    # An unregistered part is in a user's file, or made of functions in no file.
+    # An unregistered part is in a user's file, or made of functions that are in no file.
     names = names_of(recipe.parts)
     parts = {role: name for role, name in names.items() if name is not None}
     if len(parts) < len(names):
         return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
 
-    # The package's code identifies a part of a package, too.
+    # A part of a package is also identified by the package's code.
     classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
     code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
     saved = {"kind": recipe.kind, "parts": parts, "fields": fields}
@@ -48,7 +48,7 @@ def name_of(recipe: Recipe) -> str:
 
 
 def is_from_file(saved: Mapping[str, Any]) -> bool:
-    """Returns True if a saved recipe is a user's own code, which is run only if it is needed."""
+    """Returns True if a saved recipe is a user's own code. Such code is run only if it is needed."""
     with as_written(SAVED):
         return saved["kind"] == FROM_FILE
 
@@ -81,9 +81,9 @@ def name_in(saved: Mapping[str, Any]) -> str:
 
 
 def uses_of(saved: Mapping[str, Any]) -> Uses:
-    """Returns the uses of a saved recipe's trained model.
+    """Returns the `Model.uses` of a saved recipe: commands, the best checkpoint, the report.
 
-    They are the default ones for a model in a user's file, which is not run for this.
+    For a model in a user's file they are the defaults: the file is not run.
     """
     with as_written(SAVED):
         parts = saved["parts"]
@@ -92,13 +92,13 @@ def uses_of(saved: Mapping[str, Any]) -> Uses:
 
 
 def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[str, Any]:
-    """Returns the options that differ from `base`, or from the defaults. For a user's file it returns all options: its
-    defaults are known only by running it."""
+    """Returns the options that differ from `base`, or from the defaults if `base` is None. For a user's file it returns
+    all options, because the defaults are known only by running it."""
     return dict(saved["fields"]) if is_from_file(saved) else chosen(from_dict(saved), base)
 
 
 def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Returns the kinds, files, parts or options that differ, each with its two values."""
+    """Compares kinds, files, parts, then options. Returns the first that differ, by name, each with both values."""
     left, right = to_dict(first), to_dict(other)
     for names in (("kind",), ("file", "name", "code"), ("parts",)):
         places = {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
@@ -109,10 +109,10 @@ def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe:
-    """Returns the recipe that a run began with; `recipe` brings its functions if they are in no file.
+    """Returns the recipe that a run began with. Functions that are in no file are taken from `recipe`.
 
     Raises:
-        RecipeError: It can no longer be read, or its functions compute something else than those of `recipe`.
+        RecipeError: The saved recipe can no longer be read, or its functions differ from those of `recipe`.
     """
     if not pickled.is_pickled(saved):
         return from_dict(saved)
@@ -121,7 +121,7 @@ def begun_with(saved: Mapping[str, Any], recipe: Recipe, *, run: Path) -> Recipe
 
 
 def is_saved_as(saved: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Returns True if a recipe.json holds this very recipe; False if its kind or an option is unknown."""
+    """Returns True if a recipe.json holds the same recipe; False if its kind or an option is unknown."""
     try:
         return not differences(from_dict(saved), recipe)
     except RecipeError:

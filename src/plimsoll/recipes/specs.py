@@ -1,7 +1,7 @@
 """Specs: shapes of examples, all that a model and the planner know about the data. A run's data.json holds its spec.
 
-If no data is named, a data part makes the spec from its options alone, so that a plan needs no data. A model names the
-class of specs that it reads, and goes with every data part that gives such specs.
+If the user names no data, the spec follows from options alone, so that a plan needs no data. A model names the class of
+specs that it reads, and can be trained on all data with such specs.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from plimsoll.types import COUNTED
 
 Arrays = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and dtype by the name of an array, like {"x": ((2,), "float32")}."""
+"""Shape and dtype of each array by its name, like {"x": ((2,), "float32")}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Spec:
     """Shapes of examples."""
 
     kind: ClassVar[str] = "arrays"
-    """Name in data.json and in messages."""
+    """Name of this class of specs in data.json and in messages."""
 
     arrays: Arrays
     """Arrays of one example."""
@@ -86,13 +86,13 @@ class TokenSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSpec(Spec):
-    """Rows of documents, none of which may attend to another."""
+    """Rows of several documents each; no document attends to another."""
 
     kind = "documents"
 
     vocab: int
     length: int
-    """Tokens of a row."""
+    """Number of tokens in a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class PuzzleSpec(Spec):
     length: int
     """Tokens of a puzzle."""
     identifiers: int
-    """Rows of the table of puzzle embeddings."""
+    """Number of rows in the table of puzzle embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +132,9 @@ class WindowSpec(Spec):
     kind = "windows"
 
     families: tuple[str, ...]
-    """Names of the systems; the `family` of an example is an index of these."""
+    """Names of the systems. The array `family` of an example is an index of this tuple."""
     states: int
-    """Number of states, the first of the features; the others encode the sizes of the system."""
+    """Number of states, which are the first features of an example. Further features encode the system's sizes."""
 
 
 KINDS: dict[str, type[Spec]] = {

@@ -1,4 +1,4 @@
-"""Uses of a trained model: a record for each command, and for each part of a report that the model makes.
+"""Records of the functions behind commands on a trained model, and behind parts of a report that the model makes.
 
 Functions are named like entry points, "module:function", and imported when they are called. So the command line
 knows what a recipe supports without importing JAX, and a recipe does not import the code that imports it.
@@ -15,9 +15,9 @@ class Verb:
 
     answer: str = ""
     """`function(trained, request) -> dict`: the command's answer, in a process that imports JAX. `trained` is a
-    `types.TrainedRun`, and `request` holds the command's options. Empty: means over the held-out set (`evaluate`)."""
+    `types.TrainedRun`, and `request` holds the command's options. Without it `evaluate` returns mean metrics."""
     ask: str = ""
-    """`function(recipe, run, text) -> dict`: fields of the request, from what the user typed (a puzzle, a history). It
+    """`function(recipe, run, text) -> dict`: fields of the request, from text of the user (a puzzle, a history). It
     runs in the command's process without JAX, so that bad input is refused at once."""
     options: tuple[str, ...] = ()
     """Options of the command that only some recipes support, like "closed_loop" of `evaluate`."""
@@ -32,11 +32,11 @@ class Shown:
     words: str
     """Name of this part of the report, as in "`what it writes` is missing because ..."."""
     make: str
-    """`function(trained) -> list[dict]`: exhibits, as `report/page/run.py` draws them."""
+    """`function(trained) -> list[dict]`: tables, texts and plots, as `report/page/run.py` draws them."""
     command: str = ""
-    """Command that the page recommends, with {run} for the run's folder; empty for none."""
+    """Command that the report recommends, with {run} for the run's folder; empty for none."""
     takes_minutes: bool = False
-    """Made only if `plimsoll report --closed-loop` asks for it."""
+    """True to make it only for `plimsoll report --closed-loop`."""
 
 
 def resolved(reference: str) -> Any:

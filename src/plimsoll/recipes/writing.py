@@ -9,14 +9,15 @@ from plimsoll.types import TrainedRun
 
 Continue = Callable[..., Iterator[int]]
 """Function `(task, weights, prompt, *, length, known, end, tokens, temperature, top_k, seed)` that yields sampled ids.
-`length` counts the tokens of a window."""
+`length` is the number of tokens that the model reads at once, `known` the number of ids of the tokenizer, `end` the id
+that ends a text, and `tokens` the most ids to sample."""
 
 SHOWN_TOKENS, SHOWN_SEEDS = 160, (0, 1)
-"""Tokens of each text in a report, and the seeds of the texts."""
+"""Number of tokens of each sample text in a report, and the seed of each text."""
 
 
 def by_windows(task: Any, weights: dict, prompt: list[int], *, known: int, top_k: int, **options: Any) -> Iterator[int]:
-    """Yields the ids after the prompt, each by a forward pass over a window (`models.sampling.continued`)."""
+    """Yields sampled ids after the prompt, each by a forward pass over a window (`models.sampling.continued`)."""
     next_token = make_next_token(task.decoder, known=known, top_k=top_k)
     return continued(next_token, weights, prompt, **options)
 
@@ -26,8 +27,8 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
 
     Args:
         trained: A run whose folder has a tokenizer.json.
-        request: `prompt`, `tokens`, `temperature`, `top_k`, `seed`.
-        go_on: Function that yields the ids after the prompt.
+        request: `prompt`, `tokens` (most tokens to sample), `temperature`, `top_k`, `seed`.
+        go_on: Function that samples the ids after the prompt.
     """
     tokenizer = load_tokenizer(trained.path / "tokenizer.json")
     prompt = tokenizer.encode(request["prompt"]).tolist() or [tokenizer.end_of_text]
@@ -38,7 +39,7 @@ def sample(trained: TrainedRun, request: Mapping[str, Any], go_on: Continue = by
 
 
 def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], text: str) -> dict[str, Any]:
-    """Returns the answer to a request: the text after its prompt; `ended` is True if the model ended it."""
+    """Returns the request with the sampled text. `ended` is True if the model itself ended the text."""
     return {
         **request,
         "step": trained.step,
@@ -49,7 +50,7 @@ def written(trained: TrainedRun, request: Mapping[str, Any], ids: list[int], tex
 
 
 def texts(trained: TrainedRun, answer: Callable[..., Mapping[str, Any]] = sample) -> list[dict[str, Any]]:
-    """Returns a report's exhibit of sampled texts, each from the beginning of a document.
+    """Returns sample texts for a report, each from the beginning of a document.
 
     Args:
         trained: The run.

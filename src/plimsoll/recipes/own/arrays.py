@@ -1,6 +1,6 @@
-"""Data given in Python, in a form that other processes can open: arrays as files, other objects as pickles.
+"""Hands data from Python to other processes: arrays as files, other objects as pickles.
 
-Arrays are written once into this process's own temporary folder (pickled.py); other processes map the files.
+Arrays are written once into this process's own temporary folder (pickled.py). Other processes memory-map the files.
 """
 
 import hashlib
@@ -20,20 +20,20 @@ from plimsoll.units import format_bytes
 
 
 def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
-    """Returns a function that opens the data in any process, and the identity of its content.
+    """Returns a function that opens the data in any process, and a hash of its content.
 
     Args:
-        data: Arrays in the pytree of a batch, a function that returns examples, or anything with `len()` and `[index]`.
-        form: `functions.BatchForm` of a batch.
+        data: Arrays in a pytree like a batch, a function that returns examples, or anything with `len()` and `[index]`.
+        form: `functions.BatchForm` of the batch.
         what: Name of the argument, for error messages.
 
     Returns:
-        The function, and a SHA-256; empty if only the object's own code determines the content.
+        The function, and the SHA-256 of arrays; an empty string for other data, which only code determines.
 
     Raises:
-        DataError: The data is none of these, the arrays do not suit the batch, or they cannot be written.
+        DataError: The data has none of these types, the arrays do not suit the batch, or they cannot be written.
     """
-    # All data except arrays is opened by its own code.
+    # Data other than arrays is opened by its own code.
     has_place = not isinstance(data, Iterator)  # a generator has no place to continue from
     is_like_batch = has_place and jax.tree.structure(data) == form.tree
     if not is_like_batch or not all(map(np.ndim, jax.tree.leaves(data))):
@@ -47,15 +47,15 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
             " function that returns one of these"
         )
 
-    # Arrays are mapped from files.
+    # Arrays are memory-mapped from files.
     maps = {}
     digest = hashlib.sha256()
     for name, array in form.named(data).items():
         example = array.shape[1:], narrow(array.dtype).name
         if example != form.spec[name]:
             raise DataError(
-                f"an example of {name} in {what} has shape and type {example}, and that of the batch that was planned"
-                f" for {form.spec[name]}: plan for a batch of these"
+                f"an example of {name} in {what} has shape and type {example}, and the plan is"
+                f" for {form.spec[name]}: plan for a batch like the data"
             )
         maps[name], identity = _mapped(array)
         digest.update(f"{name} {identity} ".encode())
@@ -63,7 +63,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
 
 
 def _mapped(given: Any) -> tuple[Callable[[], np.memmap], str]:
-    """Returns a function that maps an array into memory, and the identity of the array."""
+    """Returns a function that maps an array into memory, and a hash of its file or content."""
     file = given.filename if isinstance(given, np.memmap) else None
     if file is not None and given.flags.c_contiguous and not isinstance(given.base, np.ndarray):
         form = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}

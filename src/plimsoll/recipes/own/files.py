@@ -1,6 +1,6 @@
 """Recipes in users' files: `my_recipe.py`, or `my_recipe.py:name` if the file has several.
 
-Every process that needs the recipe runs the file: the command, the compile child, the trial, training. recipe.json
+Every process that needs the recipe runs the file: the command, compilation, the trial step and training. recipe.json
 holds the path, the recipe's name and fields, and the SHA-256 of the file and of the modules beside it that it imports.
 If the code has changed, a run is not continued, and saved plans are not used.
 """
@@ -23,9 +23,9 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import names_of
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
-"""Sources and module of each file, by its path: a process runs the same code once."""
+"""SHA-256 of the sources, and module, of each recipe file by its path. A process runs the same code once."""
 _homes: dict[type, ModuleType] = {}
-"""Module that offers a recipe, by `own_class` of the recipe, which the module may have imported."""
+"""Module with a recipe at its top level, by the recipe's `own_class`, which may be imported from elsewhere."""
 _being_imported: set[str] = set()
 
 
@@ -35,7 +35,7 @@ def is_file_name(name: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Returns the short name of a recipe's file, for runs: `my_recipe` or `my_recipe-large`."""
+    """Returns the short name of a recipe's file, for folders of runs: `my_recipe` or `my_recipe-large`."""
     path, _, inside = name.partition(":")
     stem = Path(path).name.removesuffix(".py").removesuffix(".toml")  # a preset's name may have a dot in it
     return f"{stem}-{inside}" if inside else stem
@@ -76,8 +76,8 @@ def own_class(recipe: Recipe) -> type | None:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns the file, name and sources of a recipe for `saved.to_dict`, or the identity of code that is in no file (a
-    notebook, a prompt)."""
+    """Returns the file, name and sources of a recipe for `saved.to_dict`, or name and hashes of code that is in no file
+    (a notebook, a prompt)."""
     cls = own_class(recipe)
     assert cls is not None, "of registered parts no file is needed"
     module = _homes.get(cls) or sys.modules.get(cls.__module__)
@@ -87,7 +87,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     if module is None or file is None:
         called = "an optax transformation" if cls.__module__.startswith("plimsoll.") else cls.__name__
         raise RecipeError(
-            f"{called} is a part in no file, and the processes that compile and train look for it in one: write"
+            f"{called} is a part that is in no file, and the processes that compile and train look for it in one: write"
             " it into a Python file, with the recipe at its top level"
         )
     names = [name for name, offered in _recipes_in(module).items() if own_class(offered) is cls]
@@ -99,17 +99,17 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     path = str(file)
     if path in _being_imported:
         raise RecipeError(
-            f"{file} plans or trains its own recipe while it is imported, and would so in every process that imports"
+            f"{file} plans or trains its own recipe while it is imported, and would do so in every process that imports"
             ' it: put that under `if __name__ == "__main__":`'
         )
     return {"file": path, "name": names[0], "sources": sources(file)}
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe in a user's file that `saved.to_dict` described, with the options that it has in the file.
+    """Returns the recipe in a user's file that `saved.to_dict` described, with the options as set in the file.
 
     Raises:
-        RecipeError: The code has changed, or was in no file and this process was not given it.
+        RecipeError: The code has changed, or it was in no file and this process does not have it.
     """
     if pickled.is_pickled(saved):
         return pickled.from_saved(saved)
@@ -127,9 +127,9 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def sources(path: Path) -> dict[str, str]:
-    """Returns the SHA-256 of the file and of the modules next to it that it imports anywhere in its code, by name.
+    """Returns SHA-256 by relative path: of the file, and of all modules in its folder that it imports.
 
-    The modules are found without running the code. Those imported from elsewhere belong to the environment.
+    The modules are found without running the code. Modules from elsewhere belong to the environment.
     """
     finder = ModuleFinder(path=[str(path.parent)])
     with as_recipe_error(f"{path.name} cannot be read as Python", path.parent):
@@ -161,7 +161,7 @@ def _import(path: Path, made_from: dict[str, str]) -> ModuleType:
         return known[1]
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # as `python my_recipe.py` does: it may import modules beside it
-    # A name of its own: a recipe file called like a package must not take its place.
+    # Gives the module a unique name: a recipe file named like a package must not replace that package.
     name = f"plimsoll_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec

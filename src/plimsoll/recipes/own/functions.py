@@ -1,6 +1,6 @@
 """Recipes of Python functions: `plimsoll.plan(loss, params, batch, optimizer=...)`.
 
-Unlike for `plimsoll.recipe`, `loss` may be a mean, a batch any pytree of arrays, and `init` and `data` may come after
+Unlike in `plimsoll.recipe`, `loss` may be a mean, and a batch any pytree of arrays. `init` and `data` may come after
 the plan, which needs only the shapes of parameters and of a batch. Importing this module imports JAX.
 """
 
@@ -40,7 +40,7 @@ class BatchForm:
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:
-        """Returns the leaves of a batch by their names, as 32-bit numbers.
+        """Returns the leaves of a batch by their names, with 64-bit numbers as 32-bit ones.
 
         Raises:
             DataError: The batch differs from the planned one in its pytree, shapes or types.
@@ -62,7 +62,7 @@ class BatchForm:
         return arrays
 
     def whole(self, named: Mapping[str, Any]) -> Any:
-        """Returns the pytree with these leaves."""
+        """Returns the pytree of a batch with these leaves, given by name."""
         return self.tree.unflatten([named[name] for name in self.spec])
 
 
@@ -131,12 +131,12 @@ class Given:
         """Returns the recipe. Zeros replace a missing `init` or `data`: a plan depends only on the shapes.
 
         Raises:
-            RecipeError: `init` makes other parameters, or a function is invalid.
-            DataError: The data has no examples like those of the batch.
+            RecipeError: `init` makes parameters of other shapes or types than planned, or a function is invalid.
+            DataError: The data has other examples than the planned batch.
         """
         functions: dict[str, Any] = {"loss": self.loss, "init": init or self._zeros, "data": self._examples}
 
-        # Data and its identity: empty if the contents of one part are known only by its code.
+        # `identity` is a hash of the data; empty if only code determines training or validation data.
         identity = f"like {self.form.spec}"
         if data is not None:
             functions["data"], identity = kept(data, self.form, "data")
@@ -167,7 +167,7 @@ class Given:
         return jax.tree.map(jnp.zeros_like, self.params)
 
     def _examples(self) -> Any:
-        """Returns 2**20 examples of zeros, which take no memory."""
+        """Returns 2**20 examples of zeros: broadcast views, which take no memory."""
         spec = self.form.spec.items()
         return {name: np.broadcast_to(np.zeros((), dtype), (2**20, *shape)) for name, (shape, dtype) in spec}
 

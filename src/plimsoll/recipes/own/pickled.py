@@ -1,7 +1,7 @@
 """Code of recipes that are in no file: functions of a notebook, a prompt or a script, handed over as a pickle.
 
-cloudpickle writes functions by value, and modules that can be imported by name. The pickle lies in a temporary folder
-of this process alone, which its children find by an environment variable; it is removed when the process ends. No run
+cloudpickle writes functions by value, and importable modules by name. The pickle lies in a private temporary folder of
+this process, which child processes find by an environment variable. The folder is removed when the process ends. No run
 holds a pickle, so nothing that came with data or with a run is ever unpickled. A run holds the SHA-256 of the JAX
 traces of init, loss and optimizer: another notebook with the same functions can continue it.
 """
@@ -28,22 +28,22 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.units import MIB, format_bytes
 
 VARIABLE = "PLIMSOLL_CODE"
-"""Environment variable that names the folder of pickles to the children of the process that made it."""
+"""Environment variable with the folder of pickles, for child processes of the process that made the folder."""
 MOST_BYTES = 256 * MIB
-"""Most bytes of a pickle: values that functions hold are in every process, and constants of each compiled step."""
+"""Limit on the bytes of a pickle: the values in it are copied to every process, and into each compiled step."""
 STEPS = 1_000
-"""Optimizer steps for which the optimizer is traced: a run may be continued with another length."""
+"""Number of steps of the schedule in the hash of an optimizer: fixed, because a run may be continued for longer."""
 OPAQUE = "pickle "
-"""Prefix of the identity of data that only its pickle identifies. Pickles of the same data may differ by program."""
+"""Prefix of the hash of data that is known only by its pickle. Two programs may pickle the same data differently."""
 
 _made: dict[str, type[OwnRecipe]] = {}
-"""Class in a pickle, by the pickle's key."""
+"""Recipe class in each pickle, by the pickle's key."""
 _described: dict[tuple[type[OwnRecipe], str], dict[str, Any]] = {}
-"""Identity (name, code and data) of a class with its fields."""
+"""Name and hashes of code and data of each recipe, by its class and its own fields (`_own`)."""
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns the identity of a recipe in no file, and writes its pickle for the processes that need it.
+    """Returns name and hashes of a recipe that is in no file, and writes its pickle for the processes that need it.
 
     Raises:
         RecipeError: The functions hold too many bytes, cannot be pickled, or fail when they are traced.
@@ -77,10 +77,10 @@ def is_here(saved: Mapping[str, Any]) -> bool:
 
 
 def from_saved(saved: Mapping[str, Any]) -> Recipe:
-    """Returns the recipe that `saved.to_dict` wrote, in the process that was given its functions or a child of it.
+    """Returns the recipe that `saved.to_dict` wrote.
 
     Raises:
-        RecipeError: This process is neither.
+        RecipeError: Neither this process nor the one that started it was given the functions.
     """
     keys = _keys(saved)
     for key in keys if saved["data"].startswith(OPAQUE) else keys[:1]:
@@ -128,7 +128,7 @@ def folder() -> Path:
 
 
 def _keys(described: Mapping[str, Any]) -> list[str]:
-    """Returns the two keys of a pickle: that of its code with its data, and that of its code alone."""
+    """Returns the two keys of a pickle: a hash of its code and its data, and a hash of its code alone."""
     code = json.dumps(described["code"], sort_keys=True)
     return [hashlib.sha256(text.encode()).hexdigest() for text in (f"{code} {described['data']}", code)]
 
@@ -183,8 +183,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
 
 def _fields_of(module: type[Any]) -> dict[str, Any]:
-    """Returns the attributes that an Equinox module's class needs at its creation. Its metaclass registers the leaves
-    then, and cloudpickle fills in a class only afterwards (equinox 0.13.8)."""
+    """Returns the attributes that an Equinox module's class needs at its creation. The metaclass registers leaves then,
+    but cloudpickle sets attributes only afterwards (equinox 0.13.8)."""
     own = vars(module)
     annotations = own.get("__annotations__", {})
     fields = {field.name: field for field in dataclasses.fields(module) if field.name in annotations}
@@ -193,7 +193,7 @@ def _fields_of(module: type[Any]) -> dict[str, Any]:
 
 
 def _own(fields: Mapping[str, Any]) -> str:
-    """Returns the values of the fields that only this recipe has, on which its code may depend."""
+    """Returns, as JSON, the fields that a recipe adds to `OwnRecipe`. Its code may depend on their values."""
     return json.dumps({name: value for name, value in fields.items() if not hasattr(OwnRecipe, name)})
 
 
@@ -225,7 +225,7 @@ def _computed(recipe: Recipe) -> dict[str, str]:
 def _code(traced: Any) -> str:
     """Returns the SHA-256 of a jaxpr and of all its constants.
 
-    It is not of StableHLO, because lowering a function starts a device (jax 0.10.2).
+    The hash is not of StableHLO, because lowering a function starts a device (jax 0.10.2).
     """
     import numpy as np
 
@@ -237,7 +237,7 @@ def _code(traced: Any) -> str:
 
 
 def _constants(part: Any) -> Iterator[Any]:
-    """Yields the arrays that a jaxpr and its inner jaxprs close over; numbers are in the text of a jaxpr."""
+    """Yields the arrays that a jaxpr and its inner jaxprs close over. Scalar constants are in the text of a jaxpr."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
     if isinstance(part, ClosedJaxpr):

@@ -77,7 +77,7 @@ class OwnRecipe(Length):
     in_no_file: ClassVar[bool] = False
     """True if its code is sent to other processes as a pickle (pickled.py), even if its class is in a file."""
     of_data: ClassVar[str] = ""
-    """Identity of the training and validation data; empty if only the pickled functions identify it."""
+    """Hash of the training and validation data; empty if only the pickled functions identify the data."""
     batch_form: ClassVar[Any] = None
     """`functions.BatchForm` of the batch that `plimsoll.plan` was given; None for dicts of arrays."""
     loss_reduction: ClassVar[str] = "sum"
@@ -215,7 +215,7 @@ class OwnRecipe(Length):
 
     @cached_property
     def sets(self) -> tuple[ExampleSet, ExampleSet | None]:
-        """Training and validation examples, opened together so that the planner measures both with the imports."""
+        """Training and validation examples (or None), opened together so that the planner measures their memory."""
         from plimsoll.data.examples import Examples, ExampleSet
 
         sets: list[ExampleSet] = []
@@ -278,7 +278,7 @@ class OptimizerOf:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions(Model):
-    """Model of the `init` and `loss` of a user's recipe."""
+    """Model part of a user's recipe: its `init` and `loss`."""
 
     name = "functions"
     reads = ArraySpec
@@ -300,7 +300,7 @@ class Functions(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Examples(Data):
-    """Data of a user's recipe."""
+    """Data part of a user's recipe."""
 
     name = "examples"
     gives = ArraySpec
@@ -329,7 +329,7 @@ class Examples(Data):
         if held_out is not None:
             held += held_out.held_bytes(training=False)
 
-        # One batch more than for other data: its examples are in memory before they are stacked.
+        # Counts one batch more than for other data: the examples of a batch are in memory before they are stacked.
         return HostMemory(
             bytes=LOADER_BYTES + held + self.in_flight(reading, prefetch + 1),
             advice="a smaller `mix` of plimsoll.Hdf5" if self.files else "",
@@ -361,7 +361,7 @@ class Examples(Data):
 
 
 def recipe_of(given: Any) -> Recipe:
-    """Returns the given recipe; for an object of a user's class, the recipe that it composes."""
+    """Returns the given recipe; for an `OwnRecipe`, its `composed` recipe."""
     return given.composed() if isinstance(given, OwnRecipe) else given
 
 
@@ -429,7 +429,7 @@ def class_of(functions: Mapping[str, Any], optimizer: Any, supported: Sequence[s
     if unknown := sorted(set(supported) - set(may_support)):
         raise RecipeError(f"plimsoll.recipe: supported may name {', '.join(may_support)}, got {', '.join(unknown)}")
 
-    # The optimizer itself, or a function of the number of steps.
+    # `optimizer` is an optimizer, or a function from the number of steps to one.
     is_by_length = isinstance(optimizer_of(optimizer), OfLength)
     make_optimizer: Any = optimizer if is_by_length else lambda _steps: optimizer
     members |= {name: staticmethod(function) for name, function in functions.items()}

@@ -42,7 +42,7 @@ OF_A_MEAN = (
 
 
 class GivenTask:
-    """A `Task` of the `init` and `loss` of a `recipe.OwnRecipe`."""
+    """`types.Task` that calls `init` and `loss` of a `recipe.OwnRecipe`."""
 
     def __init__(self, recipe: Any, compute: Compute) -> None:
         self._recipe = recipe
@@ -77,7 +77,7 @@ class GivenTask:
         def sums_of(examples: Batch, keys: Array) -> Metrics:
             return self._sums(given, params.get(STATE), examples, keys, train=train)
 
-        # One example at a time if filling examples are masked out, else those that are normalised together.
+        # Calls the loss on single examples if some only fill the batch up, else on those that are normalised together.
         together = len(keys)
         if counted is not None:
             together = 1
@@ -103,7 +103,7 @@ class GivenTask:
         if self._recipe.loss_reduction == "mean":
             returned = _sums_of_means(returned, len(keys))
 
-        # The parts of the result, which must be sums.
+        # Splits the result into its parts, which must be sums.
         metrics: Any = {}
         after = None
         match returned:
@@ -134,7 +134,7 @@ class GivenTask:
         return LossSum(*(jnp.asarray(part, jnp.float32) for part in pair))
 
     def _next_state(self, returned: Any, before: Any) -> Any:
-        """Returns the state that the loss returned, ready to be summed, without gradients."""
+        """Returns the state that the loss returned, without gradients, for a sum over groups of examples."""
         shapes = in_words(returned)
         expected = in_words(before)
         if shapes != expected:

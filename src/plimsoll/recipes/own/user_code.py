@@ -1,4 +1,4 @@
-"""A user's code: the arguments of its loss, and its errors, reported with the user's own lines only."""
+"""User code: the arguments of a loss, and errors, which show only lines of the user's own files."""
 
 import contextlib
 import inspect
@@ -16,11 +16,11 @@ from plimsoll.errors import PlimsollError, RecipeError
 from plimsoll.types import STATE
 
 MAY_TAKE = ("keys", "train", "compute", STATE)
-"""Arguments that a loss may take besides parameters and batch."""
+"""Names of arguments that a user's loss may take besides parameters and batch."""
 _LONGEST = 600
-"""Most characters of an exception's message that are shown: messages of JAX may take pages."""
+"""Most characters shown of an exception's message: messages of JAX may take pages."""
 _CALLS = 8
-"""Number of the user's own calls that are shown: the last ones."""
+"""Number of innermost calls in the user's code that an error shows."""
 
 _PACKAGE = Path(__file__).absolute().parents[2]
 _PYTHON = Path(sysconfig.get_path("stdlib"))
@@ -28,7 +28,7 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 
 @contextlib.contextmanager
 def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
-    """Raises RecipeError, beginning with `what`, if the user's code in `folder` fails, with the lines that led there.
+    """Turns exceptions of the user's code in `folder` into RecipeError: `what`, the error, and the user's lines.
 
     Output of the code goes to standard error: standard output may be one JSON object.
     """
@@ -45,14 +45,14 @@ def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
 
 
 def failed(folder: Path, what: str, problem: BaseException) -> RecipeError:
-    """Returns a RecipeError that begins with `what`, with the user's own lines that led there."""
+    """Returns a RecipeError that begins with `what` and shows the user's own lines that led to the problem."""
     message = textwrap.shorten(str(problem), _LONGEST, placeholder=" ...")
     lines = [f"{what}: {type(problem).__name__}{': ' * bool(message)}{message}"]
     return RecipeError("\n".join([*lines, *calls_of(problem, folder)[-_CALLS:]]))
 
 
 def calls_of(problem: BaseException, folder: Path) -> list[str]:
-    """Returns the user's own lines that led to an error, the last one at the end."""
+    """Returns the user's own lines that led to an error, the innermost call at the end."""
     calls = []
     for frame in traceback.extract_tb(problem.__traceback__):
         file = _users_file(frame.filename, folder)
@@ -64,7 +64,7 @@ def calls_of(problem: BaseException, folder: Path) -> list[str]:
 
 
 def _users_file(name: str, folder: Path) -> str:
-    """Returns a name for a file of the user's code; empty if the file is not the user's."""
+    """Returns a name to show for a file of the user's code; empty if the file is not the user's."""
     path = Path(name)
     if is_users(path, folder):
         return str(path.relative_to(folder))
@@ -76,7 +76,7 @@ def _users_file(name: str, folder: Path) -> str:
 
 
 def is_users(path: Path, folder: Path) -> bool:
-    """Returns True if a path is below `folder`, and in no library there."""
+    """Returns True if a path is below `folder`, but not in a library there."""
     return path.is_relative_to(folder) and not is_library(path)
 
 
@@ -89,7 +89,7 @@ def is_library(path: Path) -> bool:
 def file_of(module: ModuleType | None) -> Path | None:
     """Returns the file of a module of the user's; None for a notebook or a prompt.
 
-    In a process that plimsoll starts, `__main__` is a module of this package: a user's `__main__` has no file there.
+    In a process that plimsoll starts, `__main__` is a module of plimsoll: a user's `__main__` has no file there.
     """
     path = Path(getattr(module, "__file__", None) or "").absolute()
     is_theirs = path.is_file() and not path.is_relative_to(_PACKAGE)
@@ -97,7 +97,7 @@ def file_of(module: ModuleType | None) -> Path | None:
 
 
 def taken(loss: Any, *, called: str) -> set[str]:
-    """Returns the arguments among MAY_TAKE that a loss takes. Raises RecipeError if it takes others."""
+    """Returns the arguments among MAY_TAKE that a loss takes. Raises RecipeError if it requires others."""
     parameters = inspect.signature(loss).parameters
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes = {p.name for p in named[2:] if p.default is p.empty or p.name in MAY_TAKE}

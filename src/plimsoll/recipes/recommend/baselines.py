@@ -1,13 +1,13 @@
 """Four recommenders without training, as baselines for every trained one.
 
     popularity         an item's number of interactions
-    item_knn           the sum of its cosines with all items of the user's history
-    item_knn_decayed   the sum of its cosines with the last five items, halved with each step back
-    item_knn_markov    the same, plus the number of times that it came right after the last item
+    item_knn           the sum of an item's cosines with all items of the user's history
+    item_knn_decayed   the sum of its cosines with the user's last five items, halved with each step back
+    item_knn_markov    item_knn_decayed, plus the number of times that the item came right after the user's last item
 
-The cosine is that of the columns of the user-item matrix. Counts are of all items before the held-out ones: for
-testing they include the validation items, on which no model was trained. A trained model is mixed with the last
-three (recipes/recommend/mixture.py).
+The cosine of two items is that of their columns in the user-item matrix. Counts exclude each user's held-out item and
+later ones. For testing they include the validation items, on which no model was trained. A trained model is mixed with
+the three item_knn baselines (recipes/recommend/mixture.py).
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from plimsoll.recipes.recommend.interactions import HeldOut, Interactions, begin
 from plimsoll.units import MIB
 
 Sparse = Any
-"""`csr_matrix` of SciPy, whose type stubs lack its operators."""
+"""SciPy's `csr_matrix`: Any, because SciPy's type stubs lack its operators."""
 
 BASELINES = ("popularity", "item_knn", "item_knn_decayed", "item_knn_markov")
 RECENT = 5
 DECAY = 0.5
-"""Number of last items of a history that count, and the factor of their weight per step back."""
+"""`RECENT` is the number of most recent items that count; `DECAY` multiplies the weight at each step back."""
 NEIGHBOUR_BYTES = 256 * MIB
-"""Most bytes of cosines, at 8 bytes each. If they do not all fit, each item keeps its highest ones."""
+"""Limit on the bytes of cosines, at 8 bytes each. If they do not all fit, each item keeps only its highest cosines."""
 ROWS_TOGETHER = 256
 """Number of items whose neighbours are computed at a time."""
 
 
 class Baselines:
-    """Baselines for one split, or with counts of all interactions. Cosines and followers are computed on first use."""
+    """Baselines that count the interactions before a split, or all. Cosines and counts of followers are cached."""
 
     def __init__(
         self, interactions: Interactions, split: HeldOut | None, *, asked: Int[np.ndarray, " items"] | None = None
@@ -46,7 +46,7 @@ class Baselines:
         Args:
             interactions: Users with their items.
             split: Split whose held-out items, and all later items, are not counted; None to count all.
-            asked: All items that histories may have: cosines of others are not computed. None for all items.
+            asked: Ids of the items that histories may have: other items get no cosines. None for all items.
         """
         self._users = interactions.users
         self._asked = asked
@@ -54,7 +54,7 @@ class Baselines:
         firsts = interactions.offsets[:-1]
         lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
         self._counted, self._starts = beginnings(interactions.sequences, firsts, lengths)
-        """Items before the held-out ones, user by user, and the first place of each user; each has at least one."""
+        """Ids of counted items, user by user, and the index of each user's first one. Each user has at least one."""
         self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
@@ -62,7 +62,7 @@ class Baselines:
 
         Args:
             name: One of `BASELINES`.
-            histories: Items of each user, oldest first; at least one.
+            histories: Item ids of each user, oldest first; at least one id per user.
         """
         if name == "popularity":
             return np.tile(self.popularity.astype(np.float32), (len(histories), 1))
@@ -75,15 +75,15 @@ class Baselines:
 
     @cached_property
     def cosines(self) -> Sparse:
-        """Cosines of each item with its neighbours other than itself: (items + 1, items + 1), float32."""
-        # 1 for each item that a user took: (users, items + 1).
+        """Sparse cosines between items, none of an item with itself: (items + 1, items + 1), float32."""
+        # Has 1 at each item that a user took: (users, items + 1).
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts its arguments in place
         taken: Sparse = sparse.csr_matrix(parts, shape=(self._users, self._size))
         taken.sum_duplicates()
         taken.data[:] = 1
 
-        # Products of columns of length 1 are the cosines, computed for some items at a time.
+        # Products of columns of unit length are the cosines. They are computed for some items at a time.
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
@@ -94,13 +94,13 @@ class Baselines:
             together = items[first : first + ROWS_TOGETHER]
             blocks.append(_nearest(rows[together] @ columns, together, most=most))
 
-        # Each row moves to the place of its item.
+        # Moves each row to the index of its item.
         places = np.ones(len(items), np.float32), (items, np.arange(len(items)))
         return sparse.coo_matrix(places, shape=(self._size, len(items))).tocsr() @ sparse.vstack(blocks).tocsr()
 
     @cached_property
     def followers(self) -> Sparse:
-        """Number of times that a column's item came right after a row's: (items + 1, items + 1), float32."""
+        """Number of times that a column's item came right after a row's item: (items + 1, items + 1), float32."""
         inside = np.ones(len(self._counted), bool)
         inside[self._starts[1:] - 1] = False  # a user's last item has no follower
         before = np.flatnonzero(inside)
@@ -109,7 +109,7 @@ class Baselines:
         return counts.tocsr()  # adds up repeated pairs
 
     def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
-        """Returns weights of the histories' items: 1 for each, or 1, 0.5, 0.25, ... for the last ones."""
+        """Returns item weights, (histories, items + 1): 1; with `recent`, 1, 0.5, ... from the newest item back."""
         histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])
@@ -119,9 +119,9 @@ class Baselines:
 
 
 def _nearest(cosines: Sparse, items: Int[np.ndarray, " rows"], *, most: int) -> Sparse:
-    """Returns the `most` highest values of each row. Row i belongs to `items[i]`, which is not its own neighbour.
+    """Returns the `most` highest cosines of each row, without the cosine of an item with itself.
 
-    `cosines` is changed.
+    Row i belongs to the item `items[i]`. `cosines` is changed in place.
     """
     is_itself = cosines.indices == np.repeat(items, np.diff(cosines.indptr))
     cosines.data[is_itself] = 0

@@ -1,6 +1,7 @@
 """Assignment of items to clusters, for a softmax of two levels: over clusters, then over the members of one.
 
-Its cost grows with the number of clusters plus the size of the largest, so a cluster that is too large is split.
+The cost of that softmax grows with the number of clusters plus the size of the largest cluster, so large clusters are
+split.
 """
 
 import warnings
@@ -12,7 +13,7 @@ from jaxtyping import Float32, Int, Int32
 from plimsoll.recipes.recommend.prepare_options import Clustering
 
 TIMES_MEAN = 4
-"""Default largest size of a cluster, in mean sizes: larger ones are split."""
+"""Default limit on the size of a cluster, as a multiple of the mean size: larger clusters are split."""
 
 
 def clustered(
@@ -24,8 +25,9 @@ def clustered(
     vectors: Float32[np.ndarray, "items width"],
     seed: int,
 ) -> Int32[np.ndarray, " items"]:
-    """Returns the cluster of each item. No cluster is empty; there are more than `clusters` if one was split.
+    """Returns the index of each item's cluster. No cluster is empty.
 
+    K-means clusters of more than `largest` items are split, so there may be more than `clusters`.
     `popularity` and `vectors` come from training interactions only.
     """
     items = len(popularity)
@@ -46,7 +48,7 @@ def clustered(
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:
-    """Returns clusters with large ones split at the middle of their widest direction, into halves of equal size."""
+    """Returns the clusters, those above `most` items halved at the median along their direction of largest variance."""
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     whole = []
     while members:
@@ -60,7 +62,7 @@ def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.
         middle = len(order) // 2
         members += [np.sort(order[:middle]), np.sort(order[middle:])]
 
-    # Numbers in the order of the clusters' first items.
+    # Numbers the clusters in the order of their first items.
     numbers = np.empty(len(labels), np.int32)
     for number, cluster in enumerate(sorted(whole, key=lambda cluster: int(cluster[0]))):
         numbers[cluster] = number

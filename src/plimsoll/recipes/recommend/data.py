@@ -1,4 +1,4 @@
-"""Users' histories of items in a prepared folder, as data of a run."""
+"""Training data of `recommend`: users' histories of items, in a folder that `plimsoll prepare recommend` wrote."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 PLANNED_ITEMS = 3_260
-"""Number of items without a data set: that of MovieLens-1M in the published port."""
+"""Number of items that a plan assumes without a data set: that of MovieLens-1M in the published port."""
 READER_BYTES = 6 * MIB
-"""Host memory of NumPy's reader, its generators and small arrays, in bytes."""
+"""Host memory in bytes of the reader beside the data set and batches: NumPy's generators and small arrays."""
 UNEVEN = 2
-"""Size of the largest cluster without a data set, in mean sizes."""
+"""Size of the largest cluster that a plan assumes without a data set, as a multiple of the mean size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +68,12 @@ class Interactions(Data):
 
     @property
     def validated(self) -> Any:
-        """Users to evaluate on while training."""
+        """Indices of the users to evaluate on while training."""
         return self.interactions.evaluated[: self.validation_users]
 
     @property
     def longest_earlier(self) -> int:
-        """Most items of a validation user before those that the model reads."""
+        """Largest number of items that a validation user took before the `seq_len` items that the model reads."""
         if not self.data or not len(self.validated):
             return 0
         data = self.interactions
@@ -110,7 +110,7 @@ class Interactions(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of reader, data set and batches; without data, those of reader and batches."""
+        """Returns the bytes of the reader, the batches and, if one is named, the data set."""
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
             bytes=READER_BYTES + held + self.in_flight(reading, prefetch),
@@ -147,7 +147,7 @@ class Interactions(Data):
         return interaction_loader(self.rows, batch_size=reading.batch_size, seed=reading.seed, prefetch=prefetch)
 
     def validation(self, reading: Reading, *, examples: int) -> Iterator[Batch]:
-        """Yields histories with the item to predict after them; the last batch is filled up."""
+        """Yields batches of histories that end with the item to predict. The last batch is filled up to full size."""
         from plimsoll.data.examples import filled_up
         from plimsoll.recipes.recommend.rows import padded
 
@@ -169,7 +169,7 @@ def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
     Args:
         recipe: Recipe of the run.
         run: Folder of the run; not needed here.
-        text: Names of items in the prepared file, oldest first, separated by commas.
+        text: Names of items in the file that was prepared, oldest first, separated by commas.
 
     Raises:
         DataError: The data set has no item of such a name.

@@ -2,7 +2,7 @@
 
 Only training interactions are used. Each count is divided by the square roots of its user's and its item's total
 counts, so that busy users and popular items do not dominate. An item's embedding is its row of the right singular
-vectors, times the square roots of the singular values.
+vectors, times the square roots of the singular values, scaled to a mean squared length of 1 over items.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int32, Int64
 
 _RANDOM = 31
 _START = 32
-"""Numbers of the random streams of a seed."""
+"""Numbers of the random streams of a seed: `_RANDOM` for random entries, `_START` for the solver's start vector."""
 
 
 def factorised(
@@ -25,17 +25,17 @@ def factorised(
 ) -> Float32[np.ndarray, "items_and_1 width"]:
     """Returns embeddings from the training `sequences`, whose ids count from 1.
 
-    Columns beyond the rank, and items that nobody took, are random.
+    Columns beyond the rank of the matrix, and rows of items that nobody took, are random.
     """
     from scipy import sparse
     from scipy.sparse import linalg
 
-    # Count of each user's interactions with each item: (users, items), float64.
+    # Counts each user's interactions with each item: (users, items), float64.
     parts = np.ones(len(sequences)), sequences - 1, offsets.copy()
     counts: Any = sparse.csr_matrix(parts, shape=(len(offsets) - 1, items))
     counts.sum_duplicates()
 
-    # Divided by the roots of the users' and items' total counts, without rows and columns of zeros.
+    # Divides counts by the square roots of the users' and items' totals, and drops rows and columns of zeros.
     of_users = np.asarray(counts.sum(1)).ravel()
     of_items = np.asarray(counts.sum(0)).ravel()
     busy = of_users > 0
@@ -43,7 +43,7 @@ def factorised(
     scaled = counts[busy][:, taken].multiply(of_users[busy, None] ** -0.5)
     scaled = scaled.multiply(of_items[None, taken] ** -0.5).tocsr()
 
-    # Singular vectors in decreasing order of values; the entry of largest magnitude in each is positive.
+    # Sorts vectors by decreasing singular value, and makes the entry of largest magnitude in each positive.
     smaller = min(scaled.shape)
     if width < smaller:
         start = np.random.default_rng([seed, _START]).normal(size=smaller)
@@ -56,7 +56,7 @@ def factorised(
     signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(1)])
     rows = (vectors * signs[:, None] * np.sqrt(np.maximum(values, 0))[:, None]).T.astype(np.float32)
     rows /= np.sqrt(np.mean(np.sum(rows**2, axis=1))) or 1.0
-    # Unknown entries are random, with rows of length about 1; padding is zero.
+    # Entries without data are random, with rows of length about 1. The row of padding is zero.
     random = np.random.default_rng([seed, _RANDOM])
     embeddings = random.normal(scale=width**-0.5, size=(items + 1, width)).astype(np.float32)
     embeddings[0] = 0

@@ -1,6 +1,6 @@
-"""Files of interactions, read line by line: their form, and their rows as (line, user, item, time, rating).
+"""Reads files of interactions line by line: detects the format, and yields rows (line, user, item, time, rating).
 
-Rows are not kept in memory; an error names its line.
+Rows are not kept in memory. An error names its line.
 """
 
 import csv
@@ -16,7 +16,7 @@ from plimsoll.errors import DataError
 from plimsoll.recipes.recommend.prepare_options import Form, RecommendSet
 
 LOOKED_AT = 1000
-"""Number of first lines from which the form is detected."""
+"""Number of lines at the start of a file from which its format is detected."""
 DELIMITERS = ",\t;"
 MOVIELENS = {"user": "userId", "item": "movieId", "time": "timestamp", "rating": "rating"}
 """Columns of MovieLens' ratings.csv."""
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def form_of(options: RecommendSet, path: Path) -> Form:
-    """Returns the form that the options name, or that the first thousand lines show."""
+    """Returns the format of a file: the one that the options name, or the one detected in the first thousand lines."""
     if options.format is not None:
         return options.format
     if options.user_column is not None:
@@ -60,7 +60,7 @@ def form_of(options: RecommendSet, path: Path) -> Form:
 
 
 def _signs(lines: list[str]) -> dict[Form, bool]:
-    """Returns, for each form, True if these first lines are surely of it."""
+    """Returns, for each format, True if these first lines of a file certainly have it."""
     header, _ = header_of(lines[0])
     words = [line.split() for line in lines]
     users = {fields[0] for fields in words}
@@ -74,7 +74,7 @@ def _signs(lines: list[str]) -> dict[Form, bool]:
 
 
 def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
-    """Yields all rows of the file in its order, with low ratings too."""
+    """Yields all rows in the order of the file, rows with low ratings included."""
     if options.min_rating is not None and form in ("pairs", "sequences"):
         raise DataError(f"--min-rating {options.min_rating:g}: {path} has no ratings, being read as --format {form}")
     if form == "movielens-csv":
@@ -119,7 +119,7 @@ def header_of(line: str) -> tuple[list[str], str]:
 
 
 def _words(path: Path, form: Form) -> Iterator[Record]:
-    """Yields the records of a file of words: MovieLens' .dat, pairs or sequences."""
+    """Yields the records of a file without a header: MovieLens' .dat, pairs or sequences."""
     separator = "::" if form == "movielens-dat" else None
     with opened(path, encoding="latin-1" if separator else "utf-8-sig") as file:
         for number, line in enumerate(file, 1):
@@ -134,7 +134,7 @@ def _words(path: Path, form: Form) -> Iterator[Record]:
                 case "movielens-dat", [user, item, rating, time]:
                     yield number, user, item, time, rating
                 case _, fields:
-                    raise _broken(path, number, f"{len(fields)} fields, which --format {form} does not have")
+                    raise _broken(path, number, f"{len(fields)} fields, the wrong number for --format {form}")
 
 
 def _table(path: Path, columns: Mapping[str, str | None]) -> Iterator[Record]:
@@ -169,7 +169,7 @@ def opened(path: Path, *, encoding: str = "utf-8-sig", errors: str = "strict") -
         with open(path, newline="", encoding=encoding, errors=errors) as file:
             yield file
     except UnicodeDecodeError as problem:
-        raise DataError(f"{path} is no text in UTF-8 ({problem.reason}): save it as that") from None
+        raise DataError(f"{path} is no text in UTF-8 ({problem.reason}): save it as UTF-8") from None
     except OSError as problem:
         raise DataError(
             f"{path} cannot be read: {problem.strerror or problem}. Name a file with --interactions"

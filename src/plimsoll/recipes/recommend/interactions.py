@@ -1,12 +1,13 @@
-"""Users' sequences of items: a folder that `plimsoll prepare recommend` wrote, as arrays.
+"""Users' sequences of items, as arrays in a folder that `plimsoll prepare recommend` wrote.
 
-`sequences.npy` holds the items of all users one after the other, each user's in the order of time, as ids from 1 (0 is
-padding, and never an item). `offsets.npy` has the first place of each user and, last, the number of places;
-`clusters.npy` the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an initial vector per id,
-zeros for padding; `items.jsonl` a line per item, in the order of ids, with its name in the prepared file; `meta.json`
-the sizes and the options. `manifest.json` has the checksums of all files: `check` relies on them alone.
+`sequences.npy` holds the items of all users, one user after another, each user's in the order of time, as ids from 1 (0
+is padding, and never an item). `offsets.npy` has the index of each user's first item there; its final entry is the
+number of interactions. `clusters.npy` has the cluster of each id, -1 for padding; `embeddings.npy`, if there is one, an
+initial vector per id, zeros for padding; `items.jsonl` a line per item, in the order of ids, with its name in the file
+that was prepared; `meta.json` the sizes and the options; `manifest.json` the checksums of all files, which `check`
+verifies.
 
-Splits are ranges of places, not files. A user with three items or more has the last one for testing, the one before it
+Splits are ranges of indices, not files. A user with three items or more has the last one for testing, the one before it
 for validation, and the earlier ones for training. Users with fewer items are only trained on.
 """
 
@@ -26,7 +27,7 @@ from plimsoll.files.folder import made, opened
 from plimsoll.files.manifest import damage
 
 PADDING = 0
-"""Id that is no item."""
+"""Id of padding, which is no item."""
 LEAST_EVALUATED = 3
 """Fewest items of a user who is evaluated."""
 SEQUENCES = "sequences.npy"
@@ -40,7 +41,7 @@ Split = Literal["train"] | HeldOut
 
 
 class Interactions:
-    """Set of interactions. Sequences are memory-mapped; everything else is loaded on first use.
+    """Set of interactions. Sequences are memory-mapped; clusters, names and embeddings are loaded when used.
 
     Raises:
         DataError: The folder has no complete set.
@@ -61,7 +62,7 @@ class Interactions:
         """Number of items without padding: ids go from 1 to this number."""
         self.clusters: int = self.about["clusters"]
         self.offsets: Int64[np.ndarray, " users_and_1"] = loaded(self.folder / OFFSETS)
-        """First place of each user in `sequences`, then the number of interactions."""
+        """Index of each user's first item in `sequences`; the final entry is the number of interactions."""
         self.sequences: Int32[np.ndarray, " interactions"] = loaded(self.folder / SEQUENCES, mapped=True)
 
     def __len__(self) -> int:
@@ -83,14 +84,14 @@ class Interactions:
 
     @cached_property
     def evaluated(self) -> Int64[np.ndarray, " evaluated"]:
-        """Users who have an item for validation and one for testing."""
+        """Indices of the users who have an item for validation and one for testing."""
         return np.flatnonzero(np.diff(self.offsets) >= LEAST_EVALUATED)
 
     @cached_property
     def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
-        """Place after each user's training items, or after the history before the held-out item of a split.
+        """Exclusive end of each user's history, as an index of `sequences`, by split.
 
-        The held-out item is at this place, if the user is one of the `evaluated`.
+        For validation and test the item at this index is held out, if the user is one of the `evaluated`.
         """
         ends = self.offsets[1:]
         is_evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
@@ -112,7 +113,7 @@ class Interactions:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the items in the prepared file, in the order of their ids."""
+        """Names of the items in the file that was prepared, in the order of their ids."""
         with open(self.folder / ITEMS, encoding="utf-8") as lines:
             return [json.loads(line)["original"] for line in lines]
 
@@ -135,7 +136,10 @@ def beginnings(
     firsts: Int64[np.ndarray, " users"],
     lengths: Int64[np.ndarray, " users"],
 ) -> tuple[Int32[np.ndarray, " chosen"], Int64[np.ndarray, " users_and_1"]]:
-    """Returns the first `lengths` items of each user, and each user's first place among them."""
+    """Returns the first `lengths[i]` items of each user i, joined, and the index there of each user's first item.
+
+    `firsts` has the index of each user's first item in `sequences`.
+    """
     starts = np.concatenate([[0], np.cumsum(lengths)])
     places = np.repeat(firsts - starts[:-1], lengths) + np.arange(starts[-1])
     return np.asarray(sequences[places]), starts
@@ -157,7 +161,7 @@ def write_interactions(
     embeddings: Float32[np.ndarray, "items_and_1 width"] | None,
     about: Mapping[str, Any],
 ) -> int:
-    """Writes the folder, with `about` in meta.json besides the sizes, and returns its size in bytes."""
+    """Writes the folder, with the sizes and `about` in meta.json, and returns the folder's size in bytes."""
     arrays = {OFFSETS: offsets.astype(np.int64), SEQUENCES: sequences, CLUSTERS: cluster_of}
     if embeddings is not None:
         arrays[EMBEDDINGS] = embeddings

@@ -1,7 +1,7 @@
-"""Readers of a history of items, given as vectors: a small trained transformer, or a published language model.
+"""Readers of a history of item vectors: a small trained transformer, or a published language model.
 
-A `Side` is the first beside the second. All are causal, and have no item table. Readers map (batch, length, width) to
-the same shape. Histories are padded on the right, which causal attention ignores.
+A `Side` is a small transformer beside a published model. All are causal, and have no item table. Readers map (batch,
+length, width) to the same shape. Histories are padded on the right, which causal attention ignores.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ Vectors = Float[Array, "batch length width"]
 
 
 class SmallReader:
-    """Llama-like decoder (models/decoder.py) without a word table. Dropout applies to the sum that a block adds."""
+    """Llama-like decoder (models/decoder.py), without token embeddings. Dropout applies to each block's residual."""
 
     frozen = False
 
@@ -53,7 +53,7 @@ class SmallReader:
 
 
 class PublishedReader:
-    """Published language model. It is `blank` until its weights are loaded, and has no word table."""
+    """Published language model without token embeddings. `init` returns placeholders (`blank`) for its weights."""
 
     unrolls = False
 
@@ -73,9 +73,9 @@ class PublishedReader:
 class Side:
     """Small transformer that is trained beside a frozen language model.
 
-    Its input is the items' rows plus a projection of the language model's output, which begins as zero: at the start it
-    is a `SmallReader` without a language model. In a frozen model alone items are lost: its layers add vectors many
-    times as long to its input, and no trained weight can change that. Sung et al. 2022 (ladder side-tuning,
+    Its input is the items' rows plus a projection of the language model's output. The projection begins as zero: at the
+    start this is a `SmallReader` without a language model. A frozen model alone loses the items: its layers add vectors
+    many times as long as its input, and no trained weight can change that. Sung et al. 2022 (ladder side-tuning,
     https://arxiv.org/abs/2206.06522).
     """
 
@@ -88,15 +88,15 @@ class Side:
         return self.reader.init(key) | {"said": {"kernel": zeros}}
 
     def entering(self, x: Vectors, keys: Array | None) -> Vectors:
-        """Returns the language model's input after dropout, without which training memorises histories through it."""
+        """Returns the language model's input after dropout. Without this dropout, training memorises histories."""
         return dropped(x, keys, self.reader.decoder.shape.layers + 1, share=self.dropout)
 
     def hidden(self, params: dict, rows: Vectors, said: Vectors, keys: Array | None) -> Vectors:
         """Returns the output for each position.
 
         Args:
-            params: Parameters, as `init` gives them.
-            rows: Rows of the items, (batch, length, item_width).
+            params: Parameters, as `init` returns them.
+            rows: Rows of the item table, (batch, length, item_width).
             said: The language model's output, (batch, length, width).
             keys: One key per example if dropout is on.
         """
@@ -106,7 +106,7 @@ class Side:
 
 
 Reader = SmallReader | PublishedReader
-"""Blocks and a norm. They are not trained if `frozen` is True."""
+"""Reader with blocks and a final norm, which are not trained if its `frozen` is True."""
 
 
 def with_weights(params: Params, folder: Path, shape: DecoderShape) -> Params:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plimsoll.errors import RecipeError
 
 EARLIER = "earlier"
-"""Name of the array of a validation batch with each user's items before the row of `items`."""
+"""Name of an array of validation batches: the items that each user took before those in the array `items`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ItemShape:
     """Number of items without padding."""
     item_width: int
     inner: int
-    """Width of the adapter's hidden layer; 0 for no adapter, which needs equal widths."""
+    """Width of the adapter's hidden layer; 0 for no adapter: `item_width` must then equal `width`."""
     width: int
     two_level: bool = True
     """True if a cluster is predicted, and then an item in it."""
@@ -30,9 +30,9 @@ class ItemShape:
     largest_cluster: int = 1
     """Number of items in the largest cluster."""
     direct: bool = False
-    """True if the output is compared with the rows themselves: the adapter then serves only the model's input."""
+    """True if the output is compared with rows of the item table: the adapter then serves only the model's input."""
     dropout: float = 0.0
-    """Share of dropout in the input of the language model."""
+    """Dropout rate of the language model's input."""
 
     def __post_init__(self) -> None:
         if not self.inner and self.item_width != self.width:

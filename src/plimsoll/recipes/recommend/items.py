@@ -6,8 +6,8 @@ h.v_i over all items. With two levels, p(i) = p(c) p(i | c): first a softmax ove
 the members of the item's cluster. That costs `clusters + largest_cluster` products; the full softmax costs `items`.
 Subbiah et al. 2025 (EfficientIDs).
 
-Both are distributions over the items. Padding has no probability, an empty place in a cluster has a score of -inf, and
-the only member of a cluster has p(i | c) = 1.
+Both softmaxes are distributions over the items. Padding has no probability, an empty place in a cluster has a score of
+-inf, and the only member of a cluster has p(i | c) = 1.
 """
 
 from typing import Any
@@ -26,16 +26,16 @@ from plimsoll.types import IGNORE, Compute, Params
 INIT_SCALE = 0.02
 """Standard deviation of initial rows that do not come from embeddings."""
 ROW_LENGTH = 0.8
-"""Length to which an initial row from an embedding is scaled. With the output of the reader's last norm, the likeliest
-items then start some nats above the others."""
+"""Length to which an initial row from an embedding is scaled. The reader normalises its output, so the likeliest items
+then start some nats above the others."""
 NO_ITEM = 0
-"""Value of an empty place in a table of members: padding's id."""
+"""Id in the empty places of the table of clusters' members: that of padding."""
 
 
 def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, Array]:
-    """Returns, on the device, each item's cluster and place in it, and each cluster's items.
+    """Returns device arrays: each item's cluster, its index among the cluster's members, and each cluster's members.
 
-    `cluster_of` is -1 for padding.
+    `cluster_of` has the cluster of each id, and -1 for padding.
     """
     items = np.arange(1, shape.items + 1)
     clusters = np.asarray(cluster_of)[1:]
@@ -97,13 +97,13 @@ class Items:
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
     ) -> Float[Array, ""]:
-        """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: a rule of `levers.chunked_loss`."""
+        """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`, as `rule` of `chunked_sum`."""
         is_counted = items != IGNORE
         if not self.shape.two_level:
             labels = jnp.where(is_counted, items - 1, IGNORE)
             return jnp.sum(self._nats(dot_rows(hidden, vectors["items"][1:], self.compute), labels))
 
-        # Each token's cluster among all, and its place among the members of that cluster.
+        # Looks up each token's cluster, and its index among the members of that cluster.
         known = jnp.maximum(items, 0)
         cluster = jnp.where(is_counted, fixed["cluster"][known], IGNORE)
         place = jnp.where(is_counted, fixed["place"][known], IGNORE)
@@ -144,9 +144,9 @@ class Items:
 
 
 def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]) -> Params:
-    """Returns parameters with these rows, scaled to `ROW_LENGTH`.
+    """Returns parameters with these rows as the item table, each scaled to the length `ROW_LENGTH`.
 
-    Rows of zeros keep their random values. `rows` is changed.
+    Items whose row is zero keep their random row. `rows` is changed in place.
     """
     trainable = params["trainable"]
     lengths = np.linalg.norm(rows, axis=1)
@@ -157,7 +157,7 @@ def with_items(params: Params, rows: Float[np.ndarray, "items_and_1 item_width"]
 
 
 def with_clusters(params: Params, cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> Params:
-    """Returns parameters with these clusters, whose rows are the means of their members' rows."""
+    """Returns parameters with these clusters. The vector of a cluster is the mean of its members' rows."""
     table = np.asarray(gathered(params["trainable"]["items"]["embedding"]))[1:]
     means = np.zeros((shape.clusters, shape.item_width), np.float32)
     np.add.at(means, cluster_of[1:], table)

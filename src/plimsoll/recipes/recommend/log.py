@@ -17,19 +17,19 @@ from plimsoll.recipes.recommend.formats import Row
 
 @dataclass(frozen=True)
 class Log:
-    """Users and items as numbers from 0, in the order of their first row."""
+    """Interactions as arrays. Users and items are numbers from 0, in the order of their first row."""
 
     users: Int32[np.ndarray, " rows"]
     items: Int32[np.ndarray, " rows"]
     times: Float64[np.ndarray, " rows"]
     originals: list[str]
-    """Name of each item in the file."""
+    """Name in the file of each item, by its number."""
 
     def __len__(self) -> int:
         return len(self.users)
 
     def kept(self, which: np.ndarray) -> Log:
-        """Returns the rows that `which` selects, a mask or indices."""
+        """Returns the rows that `which`, a mask or an array of indices, selects."""
         return replace(self, users=self.users[which], items=self.items[which], times=self.times[which])
 
 
@@ -76,7 +76,7 @@ def core(log: Log, least: int) -> Log:
 
 
 def numbered(log: Log) -> tuple[Int32[np.ndarray, " interactions"], Int64[np.ndarray, " users_and_1"], list[str]]:
-    """Returns the ids of a sorted log that is not empty, the first place of each user, and the items' names.
+    """Returns item ids of a sorted log that is not empty, the index of each user's first item, and the items' names.
 
     Ids count from 1, in the order of the names: numeric if all names are numbers, else alphabetic.
     """

@@ -2,10 +2,10 @@
 
     p(item)  ~  p_model(item) + sum over k of s_k(item)^2 / sum over items of s_k^2
 
-over the candidate items. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
+where the items are the candidates. `s_k` are the scores of item_knn, item_knn_decayed and item_knn_markov
 (recipes/recommend/baselines.py), which know pairs of items that occur too rarely to be learned. Language models are
-mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). For
-equal parts and squares see the notes, "A model mixed with counts".
+mixed with their nearest neighbours in this way by Khandelwal et al. 2020 (https://arxiv.org/abs/1911.00172). The
+notes, "A model mixed with counts", explain the equal parts and the squares.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def mixture(
 
 
 def _shares(values: np.ndarray, histories: Sequence[np.ndarray], *, keep_seen: bool) -> np.ndarray:
-    """Returns each candidate's share in the sum of its row, or a row of zeros; `values` is changed."""
+    """Returns each candidate's share in the sum of its row; zeros if the sum is 0. `values` is changed in place."""
     values[:, 0] = 0
     if not keep_seen:
         for row, items in zip(values, histories, strict=True):

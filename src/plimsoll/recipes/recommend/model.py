@@ -225,7 +225,7 @@ def small_shape(width: int, *, layers: int, heads: int | None = None) -> Decoder
     """Returns the shape of a transformer that is trained from scratch."""
     if width % 2:
         raise RecipeError(
-            f"a width of {width} is odd, and a small transformer turns pairs of numbers: take an even"
+            f"a width of {width} is odd, and a small transformer rotates pairs of numbers (RoPE): take an even"
             " --item-embedding-dim or --width; or, beside a frozen --pretrained model, --side-layers 0 to train none"
         )
     usual = next(heads for heads in range(max(1, width // 32), 0, -1) if width // 2 % heads == 0)

@@ -1,7 +1,7 @@
-"""Task of predicting the next item: a reader of histories between two uses of the item table.
+"""Model and loss of next-item prediction: a reader of histories between two uses of the item table.
 
-The table's rows are the reader's input, and are compared with its output (recipes/recommend/items.py). If the reader is
-frozen, rows and adapter still get a gradient through it, and a small transformer may be trained beside it
+Rows of the table are the reader's input, and the reader's output is compared with them (recipes/recommend/items.py). If
+the reader is frozen, rows and adapter still get a gradient through it, and a small transformer may be trained beside it
 (`item_reader.Side`).
 """
 
@@ -23,14 +23,14 @@ from plimsoll.recipes.specs import ItemSpec
 from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 NEAR = 10
-"""Cut k of the metrics hr@k and ndcg@k of an evaluation."""
+"""Cutoff k of the validation metrics hr@k (hit rate) and ndcg@k."""
 
 
 class NextItem:
-    """`Task` whose batches hold `items`, int32 of (batch, length + 1), padded on the right with 0, which is no item.
+    """Model and loss (`types.Task`) for batches of `items`: int32, (batch, length + 1), padded on the right with 0.
 
-    In training every item except the first is predicted; in evaluation only the last of each row. Batches of evaluation
-    can hold `earlier`, too, int32 of (batch, any), padded in the same way: the user's items before that row.
+    In training every item except the first is predicted; in evaluation only the last of each row. Evaluation batches
+    can also hold `earlier`, int32, (batch, any), padded in the same way: the user's items before those in `items`.
     """
 
     def __init__(self, shape: ItemShape, reader: Reader, compute: Compute, *, side: Side | None = None) -> None:
@@ -45,12 +45,12 @@ class NextItem:
         if self.side is not None:
             trainable["side"] = self.side.init(jax.random.fold_in(reader_key, 1))
         if self.shape.two_level:
-            # Items are dealt out in turn, until the clusters of a data set replace these.
+            # Assigns items to clusters in turn, until the clusters of a data set are loaded.
             frozen["clusters"] = members_of(np.arange(-1, self.shape.items) % self.shape.clusters, self.shape)
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns frozen weights in the types that the published model's files have (`types.StoresFrozen`)."""
+        """Returns frozen weights stored in `bits` bits; placeholders for a published model (`types.StoresFrozen`)."""
         if not self.reader.frozen:
             return stored(frozen, bits)
         return frozen | {"model": blank_kept(frozen["model"], bits)}
@@ -98,7 +98,7 @@ class NextItem:
         fixed = params["frozen"]["clusters"] if self.shape.two_level else {}
         vectors = self.items.vectors(params["trainable"])
 
-        # The output after the last item of each history.
+        # Takes the output at the last item of each history.
         last = jnp.maximum(jnp.sum(ids > 0, axis=1) - 1, 0)
         hidden = jnp.take_along_axis(self.hidden(params, ids), last[:, None, None], axis=1)[:, 0]
         return self.items.log_probabilities(hidden, vectors, fixed)
@@ -129,7 +129,7 @@ class NextItem:
 
 
 def next_item(model: ItemModel, spec: ItemSpec, compute: Compute) -> NextItem:
-    """Returns the task with a small transformer, a published model, or both if the published model is frozen."""
+    """Returns model and loss with a small transformer, a published model, or both if the published model is frozen."""
     shape = model.shape(spec)
     dropout = model.dropout
     published = model.published

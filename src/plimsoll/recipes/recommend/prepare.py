@@ -24,7 +24,7 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, R
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Writes the folder `out`, and returns the answer of `prepare --json`."""
-    # Checks before anything is read.
+    # Checks options before any file is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
     if out.expanduser().exists():
@@ -35,7 +35,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
             " --clustering frequency does without"
         )
 
-    # Rows become users' sequences.
+    # Turns rows into users' sequences.
     form = form_of(options, path)
     say(f"{path} is read as --format {form}")
     log, counts = _kept(options, path, form)
@@ -44,7 +44,7 @@ def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda 
     items = len(originals)
     counts["users_only_trained_on"] = int((np.diff(offsets) < LEAST_EVALUATED).sum())
 
-    # Clusters and embeddings, from training interactions only.
+    # Computes clusters and embeddings from training interactions only.
     clusters = ceil(sqrt(items)) if options.clusters is None else options.clusters
     if clusters > items:
         raise DataError(f"--clusters {clusters:,} is more than the {items:,} items that are left of {path}")
@@ -90,7 +90,7 @@ def make(options: RecommendOptions) -> dict[str, Any]:
 
 
 def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str, int]]:
-    """Returns the interactions that the options keep, user by user in the order of time, and counts of the rest."""
+    """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
     log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
     log = sorted_by_time(log)
     repeats = 0
@@ -99,8 +99,8 @@ def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str,
     kept = core(log, options.k_core)
     if not len(kept):
         raise DataError(
-            f"{path} has {counts['interactions_read']:,} interactions, and no users and items with {options.k_core} of"
-            " one another are left of them: give a lower --k-core or --min-rating, or a file with more"
+            f"{path} has {counts['interactions_read']:,} interactions, and none is left without the users and"
+            f" items that have fewer than {options.k_core}: give a lower --k-core or --min-rating, or a file with more"
         )
     return kept, counts | {
         "repeats": repeats,

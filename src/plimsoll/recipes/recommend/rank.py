@@ -22,13 +22,13 @@ from plimsoll.units import MIB
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
-"""Most bytes of scores at a time; a softmax of two levels needs a few times as many for a moment."""
+"""Limit on the bytes of a block's scores. A softmax of two levels briefly needs a few times as many."""
 MOST_USERS = 256
-"""Most users of a block, which bounds the memory of a large model that reads their histories."""
+"""Most users of a block. It bounds the memory of a large model that reads their histories."""
 SHOWN_USERS = 3
 SHOWN_ITEMS = 5
 SHOWN_HISTORY = 6
-"""Numbers of users in a report, of items ranked for each, and of named items of each history."""
+"""Numbers of users in a report, of items ranked for each user, and of a history's last items that it names."""
 
 Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Function from histories of users, oldest item first, to log-probabilities of all items (users, items + 1)."""
@@ -39,7 +39,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: A run of recommend.
-        request: `keep_seen`, and `raw` for metrics of the raw weights, without averaging, too.
+        request: `keep_seen` (True to rank items of the history, too), and `raw` (True to evaluate the weights without
+            averaging, too).
 
     Returns:
         `validation` and `test` of the model mixed with counts; the same of the model alone under `model` and `raw`, and
@@ -50,7 +51,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
     if not len(data.evaluated):
         raise RunError(f"{trained.run} has no held-out set to evaluate on: {Interactions.no_validation}")
 
-    # The model, and its raw weights if they are requested.
+    # Evaluates the model, and its raw weights if requested.
     users = max(1, min(MOST_USERS, BLOCK_BYTES // (4 * (data.items + 1)), len(data.evaluated)))
     models = {"model": scorer(trained, users=users)}
     if request.get("raw"):
@@ -96,7 +97,7 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: A run of recommend.
-        request: `history` (ids of the data set), `top`, `keep_seen`.
+        request: `history` (item ids), `top` (number of items), `keep_seen` (True to rank items of the history, too).
     """
     length = _data(trained).seq_len
     data = _data(trained).interactions
@@ -119,7 +120,7 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str, Any]]:
     """Returns the ranked next items of the first test users, and the item that each really took.
 
-    Places count from 1, among the items that the user had not taken before.
+    `place` is the rank, from 1, of the item really taken among those that the user had not taken before.
     """
     length = _data(trained).seq_len
     data = _data(trained).interactions

@@ -61,8 +61,8 @@ def mean_metrics(
         data: Users with their items.
         split: Split whose held-out items are ranked.
         score: Function that scores all items for some users.
-        users: Users that are scored at a time.
-        keep_seen: Rank items that a user took before, too.
+        users: Number of users that are scored at a time.
+        keep_seen: True to rank items that a user took before, too.
     """
     targets = data.targets(split)
     blocks: dict[str, list[np.ndarray]] = {}

@@ -22,7 +22,7 @@ except the first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Unpadded rows by number, in the order of users. A row takes 12 bytes, besides the arrays of `interactions`."""
+    """Unpadded rows by index, in the order of users. A row takes 12 bytes, besides the arrays of `interactions`."""
 
     def __init__(self, interactions: Interactions, *, length: int) -> None:
         self.interactions = interactions
@@ -52,7 +52,7 @@ class TrainingRows(Sequence[np.ndarray]):
         return self.interactions.sequences[first : first + self._sizes[index]]
 
     def held_bytes(self) -> int:
-        """Returns the bytes that are mapped or in memory, without names and embeddings."""
+        """Returns the bytes of rows and data set, mapped or in memory, without the items' names and embeddings."""
         data = self.interactions
         of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
         return of_data + self._firsts.nbytes + self._sizes.nbytes + order_bytes(len(self))

@@ -17,7 +17,7 @@ REMARKS = {
     "items_dropped": "items with too few",
     "users_only_trained_on": "users with fewer than three, who are trained on and not evaluated",
 }
-"""Words for the counts of `prepare`, which are printed if they are not 0."""
+"""Words for the counts of `prepare`. Counts of 0 are not printed."""
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
@@ -36,7 +36,7 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 
 
 def describe_interactions(folder: Path | str) -> dict[str, Any]:
-    """Returns the sizes and options of a set. Raises DataError if it is damaged or incomplete."""
+    """Returns the sizes and options of a set of interactions. Raises DataError if it is damaged or incomplete."""
     from plimsoll.recipes.recommend.interactions import Interactions
 
     data = Interactions(folder)
