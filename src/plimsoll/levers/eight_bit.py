@@ -18,7 +18,7 @@ rounding at random is 4.6 times nearer (3.7 % instead of 17.1 %). Its mean is ri
 
 A block has 64 elements, because with 128 updates are off by 8 % more, to save 0.06 bytes. Leave it off for embeddings,
 norms and small leaves: they are few, and moments of an embedding's row depend on how frequent its token is. An update
-takes about twice the time of one over float32 state, which waits for memory (docs/results.md).
+takes about twice as long as with float32 state, whose update only waits for memory (docs/results.md).
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Updates layer by layer: conditions, number of backward passes, and conflicts with other levers."""
+"""Updates layer by layer: their conditions, the number of backward passes, and conflicts with other levers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRONG_PASSES: Mapping[int, str] = {
 
 
 def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False for a conflict, or for `remat` offload that the user has not pinned: slow, for few bytes saved."""
+    """Returns False if levers conflict, or `remat` is `offload` but not set by the user: slow, for few bytes saved."""
     if not levers["layerwise"]:
         return True
     is_only_choice = levers["remat"] != "offload" or len(tried["remat"]) == 1
@@ -56,7 +56,7 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
 
 
 def _conflict(levers: Values) -> str | None:
-    """Returns the reason of a conflict between updates layer by layer and other levers, or None."""
+    """Returns the reason why updates layer by layer conflict with other levers, or None."""
     if levers["remat"] not in RECOMPUTES:
         return (
             f"keeps the input of each block and computes the rest again, which is --remat block or offload, and --remat"
@@ -90,7 +90,7 @@ def _passes(problem: Problem, levers: Values) -> int:
             f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
         )
     if levers["remat"] not in RECOMPUTES:
-        raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
+        raise LeftOut("it computes blocks again in the backward pass: add remat to --rungs")
     return problem.layerwise
 
 
