@@ -38,7 +38,7 @@ PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF3
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """Returns an array, like a weight stored in bfloat16, in the type of a dot's operands."""
+    """Casts `x`, like a weight stored in bfloat16, to the operand type of dots in `precision`."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 

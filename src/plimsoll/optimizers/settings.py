@@ -30,7 +30,7 @@ EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head"
 """Words in the path of leaves with a row or column for each token. Their moments depend on how frequent a token is."""
 
 TYPICAL_STEPS = 10_000
-"""Steps of a run that are assumed to find an optimizer's levers before the length is known."""
+"""Assumed number of steps of a run whose length is not known yet, to ask an optimizer which levers it supports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Corners(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Optimizer):
-    """Settings of a rule whose learning rate has a warm-up and a decay. `schedule` returns it for use in `rule`.
+    """Settings of an update rule whose learning rate has a warm-up and a decay, as `schedule` returns it for `rule`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ class Rates(Optimizer):
 
     rises_from_zero: ClassVar[bool] = True
     """If True, the first step has rate 0, and a warm-up of at least the run's length is cut to a tenth of the run.
-    Otherwise the first of n warm-up steps has 1/n of the peak, and the rate is always float32, as published for TRM."""
+    Otherwise step 0 of n warm-up steps has 1/n of the peak, and the rate is always float32, as published for Tiny
+    Recursive Models."""
 
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate, reached at the end of warm-up."""
@@ -196,10 +197,10 @@ class Rates(Optimizer):
         return lambda count: jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+        """Returns True if runs of `steps` and of `longer` steps have the same first `taken` learning rates.
 
-        They do during a warm-up of equal length; with `decay="wsd"` until the rate of the shorter run begins to fall;
-        and always without a decay.
+        Rates are equal during a warm-up of equal length; with `decay="wsd"` until the rate of the shorter run begins to
+        fall; and always without a decay.
         """
         if steps == longer:
             return True
@@ -212,7 +213,7 @@ class Rates(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Rates):
-    """Settings of an elementwise rule with clipping of the gradient before it (`streaming.clipped`)."""
+    """Settings of an elementwise update rule that follows a clip of the gradient (`streaming.clipped`)."""
 
     clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""
