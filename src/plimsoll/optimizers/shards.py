@@ -25,7 +25,7 @@ def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array
 
 
 class Split(NamedTuple):
-    """Split of a leaf along one axis into `parts`. `row` is the size of this and all later axes, `outer` of the others."""
+    """Split of a leaf along one axis into `parts`. `row` is the size of this and later axes, `outer` of the others."""
 
     spec: PartitionSpec
     parts: int

@@ -1,6 +1,6 @@
 """Actions between steps: evaluating and saving. Each action decides when it is due.
 
-A new action is a class like `Save` and `Evaluate`, and a line in `loop.run_steps`, which explains the order.
+A new action is a class like `Save` and `Evaluate`, and a line in `loop.run_steps`, which explains their order.
 """
 
 from __future__ import annotations

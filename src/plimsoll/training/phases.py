@@ -36,8 +36,8 @@ class Phases:
         """Ends a save or an evaluation, and returns to the phase of the steps.
 
         Args:
-            steps: Phase that further steps count for, from now on: `save` while a save runs in the background. If left
-                out, the steps' phase stays as it is.
+            steps: Phase to which later steps are assigned: `save` while a save runs in the background. If left out, it
+                stays as it is.
         """
         self._steps = steps or self._steps
         self.begin(self._steps)
