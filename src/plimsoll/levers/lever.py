@@ -112,24 +112,24 @@ class Lever:
     plain: Any
     """Value for unlimited memory, with which `plimsoll ladder` begins; None for the whole effective batch."""
     touches: Numerics = "exact"
-    """Numerics (exact, mixed or compressed) of every value but the plain one."""
+    """Numerics (exact, mixed or compressed) of every value but `plain`, which is exact."""
     compiled: bool = True
     """False if no compiled function depends on the lever."""
     supports: tuple[Support, ...] = ()
-    """Code that a recipe needs for values other than the plain one; empty if every recipe has it."""
+    """Code that a recipe needs for values other than `plain` (off); empty if every recipe has it."""
     needs: Callable[[Any], Sequence[str]] | None = None
-    """Returns the names in `supports` that a value needs; by default the first name, and none for the plain value."""
+    """Returns the names in `supports` that a value needs; by default the first name, and none for `plain`."""
 
     by_itself: bool = False
     """True if the planner does not combine the lever with others: micro-batch, prefetch, saving."""
     by_user: bool = False
-    """True if only the user sets the lever. The search then tries the plain value alone."""
+    """True if only the user sets the lever. The search then tries only `plain` (off)."""
     chained: bool = False
     """True for levers that the search changes in turn: each only after all before it have their smallest value."""
     worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
     """Values that the search tries unless the user set one, from fastest to smallest in memory; by default all."""
     refused: Callable[[Problem, Rates, Any], str | None] | None = None
-    """Returns why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
+    """Returns the reason why a value is impossible, as the end of a sentence after `--option value`; or None."""
     goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
     """Returns False for a useless combination of levers. The second argument has all values that the search tries."""
 
@@ -147,13 +147,13 @@ class Lever:
     words: Text | None = None
     """Short text for a value in progress lines and refusals; by default the lever's name and the value."""
     plain_words: str = ""
-    """Short text for the plain value, by default empty."""
+    """Short text for the value `plain` (off), by default empty."""
     label: str = ""
     """First column of the lever's row in a plan's table."""
     row: Text = "{value}"
     """Second column of the row: a template with `{value}`, and `{plan}` for the plan."""
     plain_row: str = ""
-    """Second column for the plain value. If empty, the table has no row for it."""
+    """Second column for the value `plain` (off). If empty, the table has no row for that value."""
 
     @property
     def flag(self) -> str:

@@ -40,7 +40,7 @@ class Adapted:
     """A frozen kernel of (..., inner, cols) with its adapter."""
 
     base: Any
-    """An array or `Packed`."""
+    """The frozen kernel: an array, or `Packed` in 8 or 4 bits."""
     a: Array
     b: Array
     scale: float

@@ -14,7 +14,7 @@ and, for the weight gradient, a row-major layout of the transposed operand (`For
 the chip has no bfloat16 units: it then only costs time.
 
 A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32. The
-gradient of a weight or an activation has its type. The last argument of a dot has precision and platform.
+gradient of an array has the array's type. The last argument of a dot, `compute`, has precision and platform.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def numerics(levers: Mapping[str, Any]) -> Numerics:
 
 
 def plain() -> dict[str, Any]:
-    """Returns the plain value of every lever but the micro-batch, whose plain value is the whole batch."""
+    """Returns the plain value (off) of every lever but the micro-batch, whose plain value is the whole batch."""
     return {name: lever.plain for name, lever in LEVERS.items() if lever.plain is not None}
 
 

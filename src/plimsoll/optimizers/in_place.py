@@ -52,10 +52,10 @@ class Parts(NamedTuple):
 class InPlace(optax.GradientTransformation):
     """An optax transformation whose state and parameters may be stored in fewer bits than float32.
 
-    `store(params)` returns float32 parameters as they are stored between steps. `init(params)` takes the float32
-    parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`. `apply(gradient, state, stored)`
-    returns the next `(stored, state)`: donate both. `update(gradient, state, params)` is for composition with optax,
-    and returns float32 updates, as large as the parameters.
+    `store(params)` converts float32 parameters to the form in which they are stored between steps. `init(params)` takes
+    the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
+    `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
+    is for composition with optax, and returns float32 updates, as large as the parameters.
     """
 
     apply: Apply

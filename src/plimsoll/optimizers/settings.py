@@ -66,7 +66,7 @@ class Optimizer(Part):
 
         Args:
             steps: Optimizer steps of the whole run, for the learning-rate schedule.
-            storage: Bits per stored number of weights and optimizer state. All are 32 unless `levers` says more.
+            storage: Bits per stored number of weights and optimizer state. All are 32 unless `levers` allows less.
         """
 
     def schedule(self, steps: int) -> Callable[[Any], Any] | None:

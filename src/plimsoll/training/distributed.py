@@ -254,7 +254,7 @@ def end(code: int, *, together: bool) -> NoReturn:
 
 
 class Agreement:
-    """Agreement of all processes on the largest request of any process.
+    """Agreement of all processes on the largest request (an int, like `stop.Reason`) of any process.
 
     The result arrives one call later, so no process waits for another.
     """

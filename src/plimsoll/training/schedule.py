@@ -47,7 +47,7 @@ class Every:
         return self.seconds < math.inf
 
     def begin(self, step: int) -> Last:
-        """Returns the starting point of a session that begins now.
+        """Returns a fictitious save or evaluation, from which a session that begins now counts its first interval.
 
         Args:
             step: Step of the latest save or evaluation of earlier sessions; 0 if there is none.

@@ -10,7 +10,7 @@ from plimsoll.levers.records.precision import PRECISION
 from plimsoll.types import Passes
 
 OPTIMIZERS = "plimsoll.AdamW, Lion or AdamATan2"
-"""Optimizers that can update layer by layer, for refusals (checked in `tests/optimizers/test_claims.py`)."""
+"""Optimizers that can update layer by layer, for error messages (checked in `tests/optimizers/test_claims.py`)."""
 RECOMPUTES = ("block", "offload")
 """Values of `remat` for updates layer by layer: only the input of each block is kept, on the device or the host."""
 
@@ -98,7 +98,7 @@ IN_WORDS: Mapping[Passes, str] = {
     1: "layer by layer, one backward pass",
     2: "layer by layer, two backward passes: the first for the gradient's norm",
 }
-"""Text of a plan's row, by number of backward passes."""
+"""Text of this lever's row in a plan's table, by number of backward passes."""
 
 LAYERWISE = Lever(
     name="layerwise",
