@@ -113,7 +113,7 @@ def attention(
 
 
 causal_attention = partial(attention, causal=True)
-"""Attention over the positions up to the query's own, or with `window` over the nearest of these."""
+"""Attention over the positions up to the query's own, or over the nearest `window` of these."""
 
 
 class _Asked(NamedTuple):
@@ -205,7 +205,7 @@ def kernel(
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:
-    """Returns start and end of each block of queries: four blocks, or fewer if they would have less than 64 queries."""
+    """Returns start and end of each block of queries: four blocks, or fewer if they would have less than 64 each."""
     rows = max(64, -(-length // 4))
     return [(start, min(start + rows, length)) for start in range(0, length, rows)]
 

@@ -212,7 +212,7 @@ def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) ->
 def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments: Array | None, pair: Any, chunk: int):
     """Returns `add_block(otherwise, pair)`, or `otherwise` if the two blocks share no document.
 
-    Only arrays of one block go through the branch, because a GPU's compiler copies them in every round.
+    Only arrays of one block are arguments of the conditional, because a GPU's compiler copies these in every round.
     """
     if segments is None:
         return add_block(otherwise, pair)

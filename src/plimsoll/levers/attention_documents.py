@@ -1,4 +1,4 @@
-"""Attention within documents, computed for one document after another by a kernel that takes one length a row.
+"""Attention within documents, computed for one document after another by a kernel that takes one length per sequence.
 
 cuDNN's kernel, as cudnn_calls.py calls it, cannot separate documents. Here a loop cuts one document after another out
 of the batch, padded to the next of a few sizes (`sizes`), calls the kernel with the document's length, and writes the
@@ -6,7 +6,7 @@ document's result. So no scores between documents are computed, none are in memo
 known only at run time. The backward pass does the same, and computes the kernel's forward pass again.
 
 Price: a document is copied in and out, and starts its own kernels, some tens of microseconds. Leave it off if documents
-have a few hundred tokens and rows are short. Padding costs little, since a kernel skips blocks beyond the length. Call
+have a few hundred tokens in short sequences. Padding costs little, since a kernel skips blocks beyond the length. Call
 it on one device's examples: a batch split over devices would be gathered.
 """
 
@@ -29,7 +29,7 @@ SMALLEST, FACTOR = 512, 4
 
 
 def sizes(length: int) -> list[int]:
-    """Returns the lengths to which documents in rows of `length` are padded. The kernel is compiled for each."""
+    """Returns the lengths to which documents in sequences of `length` are padded. The kernel is compiled for each."""
     steps, size = [], SMALLEST
     while size < length:
         steps.append(size)
@@ -45,7 +45,7 @@ def by_documents(query: Heads, key: Heads, value: Heads, segments: Int[Array, "b
         query: Queries.
         key: Keys. The number of heads divides that of queries.
         value: Values, of as many heads as keys.
-        segments: int32 document numbers; each document is contiguous in one row.
+        segments: int32 document numbers; each document is contiguous in one sequence.
         attend: Attention of one document, hashable.
     """
     arrays = [_rows(x) for x in (query, key, value)]

@@ -169,7 +169,7 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
 
 
 def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
-    """Returns the sum of losses, and the gradients of rows and weights, scaled by `how.lift` against underflow."""
+    """Returns the sum of losses, and the gradients of hidden states and weights, times `how.lift` against underflow."""
 
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows
@@ -218,7 +218,7 @@ def _cut(x: Float[Array, "tokens width"], chunk: int, filled: int) -> Float[Arra
 
 
 def _joined(rows: Float[Array, "chunks rows width"], tokens: int) -> Float[Array, "tokens width"]:
-    """Reverses `_in_chunks`, without its padding."""
+    """Reverses `_in_chunks` and removes its padding."""
     parts, (_, count, width) = _parts(tokens), rows.shape
     if parts == 1:
         return rows.reshape(-1, width)[:tokens]

@@ -17,7 +17,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.types import Numerics
 
 CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
-"""Classes of numerics, from unchanged results to the largest changes."""
+"""Names for how far numerics change: exact leaves results unchanged, compressed changes them most."""
 
 
 Values = Mapping[str, Any]
@@ -36,7 +36,7 @@ class Problem:
     devices: int = 1
     effective_batch: int
     normalised_together: int = 1
-    """Examples that the model normalises together. A device's share of a micro-batch is a multiple of it."""
+    """Examples that the model normalises together, as in batch norm. It divides a device's share of a micro-batch."""
     loss_rows: int | None = None
     """Number of rows of logits of each example; None if unknown."""
     numerics: str
@@ -54,7 +54,7 @@ class Problem:
 
 
 class Rates(Protocol):
-    """The rates of a chip that levers read. `planner.types.Rates` implements this protocol."""
+    """Speeds of a chip that levers read. `planner.types.Rates` implements this protocol."""
 
     @property
     def flops(self) -> Mapping[str, float]: ...
@@ -74,7 +74,7 @@ class Rung:
     words: str
     """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever, or a function to it from the problem and the levers so far, which may raise LeftOut."""
+    """Value of the lever; or a function that returns it from the problem and the levers so far, or raises LeftOut."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Support:
     lacking: str = ""
     """Message that refuses a user's value if a recipe, `{recipe}`, lacks this code; by default a general message."""
     no_rung: str = "the recipe's loss makes no use of this lever"
-    """Reason that the ladder gives if a recipe lacks this code."""
+    """Reason that `plimsoll ladder` gives if a recipe lacks this code."""
 
     def refusal(self, recipe: str) -> str:
         """Returns the message that refuses a user's value which `recipe` does not support."""
@@ -131,12 +131,13 @@ class Lever:
     refused: Callable[[Problem, Rates, Any], str | None] | None = None
     """Returns the reason why a value is impossible, as the end of a sentence after `--option value`; or None."""
     goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
-    """Returns False for a useless combination of levers. The second argument has all values that the search tries."""
+    """Returns False for a useless combination of levers. The second argument has the values that the search tries, by
+    lever."""
 
     same_step: Callable[[Problem, Any, Any, int], bool] | None = None
     """Returns True if two values make the same step with a micro-batch of this size. By default no two do."""
     sets_apart: Collection[str] = ()
-    """Platforms where bytes estimated from a trace have another error for each value, compared with compiled bytes."""
+    """Platforms on which the error of bytes that are estimated from a trace depends on the value."""
 
     may_gain: Callable[[Any, Problem], float] | None = None
     """Smallest ratio of measured to predicted time that a value may reach; by default 1. If plans are timed, the search

@@ -1,7 +1,6 @@
 """Offload: optimizer state and frozen weights lie in the host's memory, and are fetched to the device in pieces.
 
-The optimizer state includes the average of the weights if it is kept in float32. An evaluation fetches the complete
-average.
+The optimizer state includes the EMA of the weights if it is kept in float32. An evaluation fetches all of it.
 
 AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device only the
 pieces in transfer: a layer of a stacked leaf, or as many rows as make `PIECE` elements. A loop fetches, changes and

@@ -1,7 +1,7 @@
 """Registry of all levers, by name. Imports no JAX.
 
 A new lever needs one file with its code, its bytes and its record (two files if the code imports JAX), and an entry
-here. A recipe's own file may add a lever with `register`.
+here. A user's recipe file may add a lever with `register`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SEARCH_ORDER = (
     "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
     "mlp_chunk",
 )  # fmt: skip
-"""Order of the levers in the search, which changes levers further down before those further up. On top is `layerwise`,
-because it costs arithmetic: with a clip, 7/4 of that of the layers. Levers not named here are below."""
+"""Order of the levers in the search, which changes later levers before earlier ones. `layerwise` is earliest: it costs
+arithmetic, and with a clip 7/4 of that of the layers. Levers not named here come last."""
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
 """Order in which the search changes chained levers: the optimizer state first, because fewer bits change its results
 least. Levers not named here come last."""

@@ -36,7 +36,7 @@ ALIGNED = 64
 """Alignment in bytes that JAX on a CPU needs to use memory without a copy."""
 TOGETHER_BYTES = 4 * MIB
 """Most bytes of leaves that one collective call sums. Between processes on CPUs each sum has up to 4 ms of overhead: an
-idle thread of Gloo polls, and holds its core until the kernel's next tick (2026-11-27)."""
+idle thread of Gloo polls, and holds its core until the kernel's next tick (notes, 2026-11-27)."""
 
 
 def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
@@ -101,7 +101,7 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def on_devices(values: np.ndarray, sharding: Sharding) -> Array:
-    """Returns the array on devices, split by `sharding`. Processes do not communicate."""
+    """Copies an array to devices, split by `sharding`. Processes do not communicate."""
 
     def part(index: Any) -> np.ndarray:
         piece = values[index]
@@ -152,7 +152,7 @@ def _names(spec: PartitionSpec) -> list[str]:
 
 
 def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0) -> Callable[..., Any]:
-    """Returns the function such that each device applies it to its own examples.
+    """Returns `function`, changed so that each device applies it to its own examples.
 
     The partitioner cannot split a chip's kernel, nor a branch that depends on the examples.
 

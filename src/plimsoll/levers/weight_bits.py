@@ -50,7 +50,7 @@ def join(high: UInt16[Array, "..."], rest: Int8[Array, "..."]) -> Float[Array, "
 
 
 def widen(high: UInt16[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the float32 of bfloat16 bits."""
+    """Converts the bits of bfloat16 to float32."""
     return lax.bitcast_convert_type(high.astype(jnp.uint32) << 16, jnp.float32)
 
 
@@ -103,7 +103,7 @@ def parts_of(task: Any) -> tuple[str, ...]:
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns the tree to differentiate by: readable weights, with zeros for stored bits in the entries `in_parts`.
+    """Returns the argument of `jax.grad`: readable weights, with zeros for stored bits in the entries `in_parts`.
 
     Args:
         stored: Weights as they are stored; a dict if `in_parts` names entries.
