@@ -39,7 +39,7 @@ from plimsoll.optimizers.streaming import clipped
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
-"""Elements below which a leaf stays float32, because it is too small to save much."""
+"""A leaf with fewer elements stays float32, because it is too small to save much."""
 
 
 class Adam(NamedTuple):

@@ -23,7 +23,7 @@ Trees = tuple[Any, Any]
 """Stored parameters and optimizer state."""
 
 PIECE = 7 * 2**16
-"""Elements of a piece. With half as many, one large leaf takes as long, and forty leaves of 0.4M 1.5 times as long."""
+"""Elements of a piece. With half as many, updating forty leaves of 0.4M elements takes 1.5 times as long."""
 
 
 class Layer(NamedTuple):
@@ -63,7 +63,7 @@ class InPlace(optax.GradientTransformation):
     parts: Parts | None
     """Updates of parts; None for a rule that needs the whole gradient at once."""
     average: Average | None
-    """Rule for an average of the weights; None for no average."""
+    """Rule for an average (EMA) of the weights; None for no average."""
     row_rule: RowRule | None
     """Update rule for tables of which a step reads only some rows (`types.ReadsTables`); None without such tables."""
 

@@ -55,7 +55,7 @@ class Muon(Rates):
         import optax
         from optax.contrib import muon
 
-        # Decay comes last, because optax's muon would also decay norms and biases.
+        # Weight decay is added at the end, because optax's muon would also decay norms and biases.
         rate = self.schedule(steps)
         unscaled = muon(
             1.0,

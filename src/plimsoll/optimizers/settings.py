@@ -95,7 +95,7 @@ class Corners(NamedTuple):
     """Steps at which the learning rate changes its course, counted from 0."""
 
     peak: int
-    """Step with the peak rate, the first one after warm-up."""
+    """First step after the warm-up, with the peak rate."""
     fall: int
     """Last step with the peak rate."""
     end: int
@@ -104,7 +104,7 @@ class Corners(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Optimizer):
-    """Settings of an update rule whose learning rate has a warm-up and a decay, as `schedule` returns it for `rule`.
+    """Settings of an update rule whose learning rate has a warm-up and a decay. `rule` gets the rate from `schedule`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Rates(Optimizer):
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
     default_warmup_steps: NonNegativeInt | None = 100
-    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, the warm-up is
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. If None, the warm-up is
     --warmup-fraction of any run."""
     warmup_fraction: Share = 0.1
     """Largest share of the run that is warm-up, if --warmup-steps is not given."""
@@ -139,7 +139,7 @@ class Rates(Optimizer):
     """Learning rate at the end of the run, as a fraction of its peak."""
 
     def warmup(self, steps: int) -> int:
-        """Returns the steps of the warm-up in a run of `steps`."""
+        """Returns the number of warm-up steps in a run of `steps` steps."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         share = self.warmup_fraction * steps
@@ -157,7 +157,7 @@ class Rates(Optimizer):
             peak = max(1, warmup) - 1
             end = max(steps - 1, peak + 1)
 
-        # In a run that is all warm-up, `end - falling` may come before the peak.
+        # In a run that is all warm-up, `end - falling` may be before the peak.
         falling = max(1, round(self.decay_fraction * steps))
         fall = max(peak, end - falling) if self.decay == "wsd" else peak
         return Corners(peak, fall, end)

@@ -77,7 +77,7 @@ class _Update:
         return self.form.flatten_up_to((optax.apply_updates(weights, updates), state))
 
     def of_rows(self, alone: Callable[[Any], Any], rows: list[Array], gradient: Array) -> list[Array]:
-        """Returns new rows of one leaf. `alone` puts rows into a tree without other leaves, for masks by path."""
+        """Returns new rows of one leaf. `alone` puts rows into a tree at the leaf's path, on which masks depend."""
         after = self.of([alone(part) for part in rows], alone(gradient))
         return [jax.tree.leaves(after[place])[0] for place in self.own]
 

@@ -94,7 +94,7 @@ class Evaluate:
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if the evaluation of this session's initial state is due, but a signal stopped it before."""
+        """Returns True if the evaluation of this session's initial state is still due, as a signal stopped it earlier."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:

@@ -44,7 +44,7 @@ WRITTEN_BYTES, READ_BYTES = 64 * MIB, 16 * MIB
 """Limits on the bytes that Orbax writes or reads concurrently. A larger shard raises the limit. Orbax holds bytes twice
 while it reads them."""
 STATE = "state"
-"""Name of the folder of arrays, which Orbax writes, in a checkpoint."""
+"""Name of the folder in a checkpoint to which Orbax writes the arrays."""
 FROZEN = "['params']['frozen']"
 """Path of the frozen weights in a state."""
 DISK_IS_FULL = ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC")
@@ -154,7 +154,7 @@ class Checkpoints:
             pending.result()
 
     def newest(self, like: Any) -> tuple[Loaded | None, list[str]]:
-        """Loads the newest undamaged checkpoint onto the devices of `like`, which need not be those that saved it.
+        """Loads the newest undamaged checkpoint onto the devices of `like`. Other devices may have saved it.
 
         Args:
             like: A state, or its shapes with shardings. If `self.frozen` is False, its frozen weights are not loaded.
