@@ -154,7 +154,7 @@ class Option:
 
 
 class Named(ABCMeta):
-    """Metaclass of classes with options. A misspelt option raises an error with a similar name."""
+    """Metaclass of classes with options. A misspelt option raises an error that suggests a similar name."""
 
     if not TYPE_CHECKING:  # with it, a type checker would not know the fields of the classes
 
@@ -259,7 +259,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: the docstrings below the fields. Subclasses override their bases."""
+    """Returns the help of a dataclass's options: docstrings below fields. Those of subclasses replace those of bases."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):

@@ -94,7 +94,7 @@ class Evaluate:
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if the evaluation of this session's initial state is still due, as a signal stopped it earlier."""
+        """Returns True if this session's initial state was not evaluated when due, because a signal stopped that."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:

@@ -225,7 +225,7 @@ def require_alike(facts: Mapping[str, Any]) -> list[str]:
 
 
 def leave() -> None:
-    """Disconnects from the other processes after all have called it. Without this, the end of one process aborts the others."""
+    """Disconnects from the other processes once all have called this. Otherwise the end of one aborts the others."""
     if processes() > 1:
         barrier("end")
         jax.distributed.shutdown()
