@@ -40,7 +40,7 @@ class Every:
     first_seconds: float | None = None
     """Seconds to the first save or evaluation; None if the first interval is like the others."""
     largest_share: float = math.inf
-    """Largest duration of a save or evaluation, as a fraction of the interval. If one takes longer, the interval grows."""
+    """Largest duration of a save or evaluation, as a fraction of the interval. If it is longer, the interval grows."""
 
     @property
     def is_by_clock(self) -> bool:
