@@ -1,7 +1,8 @@
 """Options as fields of dataclasses: each field has type, bounds, default and help in one place.
 
-The parser, help, completion, Python's keywords and the pages of docs/ read `options_of`. Types and bounds are in the
-annotation, like `Annotated[int, Ge(1)]`, and are checked when the dataclass is created. Imports no JAX and no NumPy.
+Parser, help, shell completion, keyword arguments in Python and the pages of docs/ all read `options_of`. Types and
+bounds are in the annotation, like `Annotated[int, Ge(1)]`, and are checked when the dataclass is created. Imports no
+JAX and no NumPy.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class Option:
     group: str
     """Heading of the option in help."""
     owner: type = object
-    """Class whose source has the option's help as a docstring. Otherwise the help is a `Text` in the annotations."""
+    """Class whose source has the option's help as a docstring below the field. Without one, the help is a `Text` in the
+    annotations."""
 
     @property
     def text(self) -> str:
@@ -152,7 +154,7 @@ class Option:
 
 
 class Named(ABCMeta):
-    """Metaclass of classes with options. A misspelt option raises an error with a similar name."""
+    """Metaclass of classes with options. A misspelt option raises an error that suggests a similar name."""
 
     if not TYPE_CHECKING:  # with it, a type checker would not know the fields of the classes
 
@@ -176,7 +178,7 @@ class Options(metaclass=Named):
     """
 
     group: ClassVar[str] = "options"
-    """Heading in help of the fields that this class defines first."""
+    """Heading, in help, of the fields that this class defines and its base classes do not."""
 
     def __post_init__(self) -> None:
         hints = hints_of(type(self))
@@ -196,8 +198,8 @@ class Part(Options):
     name: ClassVar[str] = ""
     """Name of the part in recipe.json and on the command line, like "decoder"."""
     gives_way: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Conflicting options: when a user gives an option that is a key, the options of this part in its mapping are reset
-    to the values there."""
+    """Conflicting options: a map from an option to other options of this part and their values. If a user gives the
+    option, the others are reset to these values."""
 
 
 def flag_of(name: str) -> str:
@@ -228,7 +230,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns the heading of an option: the group of the class that defines it first, if set, else that of `kind`."""
+    """Returns an option's heading: the group of the topmost base class that defines it, if set, else that of `kind`."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
     if group != Options.group:
@@ -257,7 +259,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: the docstrings below the fields. Subclasses override their bases."""
+    """Returns the help of a dataclass's options: docstrings below fields. Subclasses replace those of bases."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
@@ -357,9 +359,9 @@ def checked(value: Any, hint: Any, *, flag: str) -> Any:
 
 
 def _as(value: Any, kind: Any) -> Any:
-    """Returns a value converted to a type; MISSING if it does not have the type.
+    """Returns a value converted to the type `kind`; MISSING if it does not have this type.
 
-    A value is returned unchanged for types that options cannot have.
+    If `kind` is no type of an option, the value is returned unchanged.
     """
     if get_origin(kind) is tuple:
         return _as_tuple(value, get_args(kind)[0])
@@ -408,7 +410,7 @@ def _absolute(name: str) -> str:
 
 
 def value_of(option: Option, word: str) -> Any:
-    """Returns the value of an option from a typed word: a count like 5M, None, True, a choice, or a number.
+    """Converts a word from the command line to the option's value: a count like 5M, None, True, a choice, or a number.
 
     Raises:
         RecipeError: The option cannot have this value.
@@ -426,7 +428,7 @@ def value_of(option: Option, word: str) -> Any:
 
 
 def _read_as(word: str, kind: Any) -> Any:
-    """Returns a typed word as a value of a type; MISSING if it is no such value."""
+    """Converts a word from the command line to the type `kind`; returns MISSING if that is impossible."""
     if kind is bool:
         return {"true": True, "false": False}.get(word.lower(), MISSING)
     if kind in (int, float):

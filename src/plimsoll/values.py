@@ -1,7 +1,7 @@
 """Conversion of values to JSON and back. A dataclass becomes an object, and is read by the types of its fields.
 
-A value of the wrong type is refused with its path, like `plan.json.phases.train is '2'`. A class with another form in
-JSON has its own `to_dict` and `from_dict`.
+A value of the wrong type raises an error with its path, like `plan.json.phases.train is '2'`. A class that needs
+another form in JSON defines `to_dict` and `from_dict`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Returns True if a value has a plain type or is a choice of a Literal. True is not 1. An int may be a float."""
+    """Returns True if a value has the plain type `kind`, or is a choice of the Literal `kind`.
+
+    True does not count as 1, but an int counts as a float."""
     if get_origin(kind) is Literal:
         choices = [(type(choice), choice) for choice in get_args(kind)]
         return (type(value), value) in choices

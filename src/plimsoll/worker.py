@@ -2,7 +2,7 @@
 
 * `compile` compiles steps for this machine's CPU or GPU, and `cross-compile` for an absent chip. Both answer requests
   of the planner, one per line of standard input, until it closes.
-* `try` measures its resident memory after training's imports. Given a plan, also after loading the plan's functions.
+* `try` measures its own resident memory after training's imports, and with a plan also after loading its functions.
 * `train` trains. `plimsoll train` execs into `train` after planning, so that planning's memory is released.
 * `again` plans again after a run exceeded its budget. `train` execs into `again`, and `again` execs into `train`.
 * `together` trains as one of several processes.
@@ -112,7 +112,8 @@ def _try(subject: str) -> int:
     """Measures the resident memory of this process after training's imports, and after loading a plan's functions.
 
     Prints the bytes after the imports. Then it reads a plan from a line of standard input, and prints a
-    `planned.Process` as JSON. The plan's functions must be in the cache. Without a plan, only imports are measured.
+    `planned.Process` as JSON. The plan's functions must be in the compilation cache. Without a plan, only imports are
+    measured.
 
     Args:
         subject: A `planner.types.Subject` as JSON.

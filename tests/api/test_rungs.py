@@ -90,7 +90,7 @@ def test_an_update_layer_by_layer_stands_on_whole_batches_and_recomputed_blocks(
     unclipped, _ = rungs(STORIES.replace(clip_norm=0), chosen=["remat", "layerwise"])
     assert unclipped[-1].pins["layerwise"] == 1
     assert rungs(STORIES, chosen=["layerwise"])[1] == {
-        "layerwise": "it computes blocks again in the backward pass: name the rung remat, too"
+        "layerwise": "it computes blocks again in the backward pass: add remat to --rungs"
     }
 
 

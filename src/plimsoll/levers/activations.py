@@ -1,15 +1,15 @@
 """Activations in bfloat16: the residual stream and all activations kept for the backward pass take half the bytes.
 
-With `precision="bfloat16"` alone, products round their operands and return float32. So activations between two
-products, and most of those kept for the backward pass, take 4 bytes a number. With `activations="bfloat16"` products
+With `precision="bfloat16"` alone, matrix products round their operands and return float32. So activations between two
+products, and most activations kept for the backward pass, take 4 bytes each. With `activations="bfloat16"` products
 sum in float32 but return bfloat16, and activations are bfloat16 in memory. On a GPU this is called mixed precision
 (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740). Elementwise operations still compute in float32, within
 one fused pass over memory (`in_float32`): norms with their statistics, rotary positions, gates, softmax and loss.
 Weights, their gradients and the optimizer's state are float32.
 
-These functions need no lever: each returns the type of its first argument, as products do (`levers/precision.py`). A
-model only has to begin with `stream`. Leave it off if the chip computes in float32 anyway, and time it on a CPU, where
-each conversion is an instruction.
+A model only has to call `stream` on the input of its first block. All other functions return the type of their first
+argument, as products do (`levers/precision.py`). Leave bfloat16 off if the chip computes in float32 anyway, and time it
+on a CPU, where each conversion is an instruction.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from plimsoll.types import Compute
 
 
 def stream(x: Array, compute: Compute) -> Array:
-    """Returns the input of the first block in the type of the residual stream."""
+    """Casts `x`, the input of the first block, to the type of the residual stream."""
     return x.astype(compute.activations)
 
 
@@ -62,8 +62,8 @@ def _swiglu_forward(gate: Array, up: Array) -> tuple[Array, tuple[Array, Array]]
 def _swiglu_backward(kept: tuple[Array, Array], towards: Array) -> tuple[Array, Array]:
     """Returns the gradients of gate and up, and computes the sigmoid again instead of keeping it in float32.
 
-    XLA for CPU drops barriers. So the tanh keeps it from reusing the sigmoid of the forward pass, and `0 * towards`
-    from computing the sigmoid long before its use.
+    XLA for CPU drops optimization barriers. Writing the sigmoid as a tanh prevents reuse of the forward pass's
+    sigmoid. Adding `0 * towards` (the output's gradient) prevents its computation long before its use.
     """
     gate, up, towards = (x.astype(jnp.float32) for x in (*kept, towards))
     sigmoid = 0.5 + 0.5 * jnp.tanh(0.5 * gate + 0 * towards)

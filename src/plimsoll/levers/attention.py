@@ -11,17 +11,19 @@ or four such arrays. Two ways avoid them, with the same mathematics:
 With a `window` a query sees only that many positions, its own included. cuDNN's kernel supports windows. Elsewhere
 attention goes in blocks and skips those outside the window, so that time and bytes grow with length times window.
 
-`segments` separate the documents of a row; blocks without a common document are skipped. Pallas' kernel supports them.
-cuDNN's kernel takes one length a row; from Hopper on also offsets of documents, but with a sum for every position and
-every possible document. So it takes a complete batch only if each row is one document, and otherwise one document
-after another (attention_documents.py). Of several devices each does that for its own examples.
+`segments` separate the documents of a sequence; blocks without a common document are skipped. Pallas' kernel supports
+segments. cuDNN's kernel takes one length per sequence. From Hopper on it also takes offsets of documents, but stores a
+softmax sum for every position and every possible document. So it is called for a complete batch only if each sequence
+is one document, and otherwise for one document after another (attention_documents.py). Each device does that for its
+own examples.
 
-Documents with a window, and a `cap`, which cuDNN lacks, go in blocks of `DOCUMENT_BLOCK`, in as few bytes. So does a
-window over rows so long that cuDNN's backward pass would need too much memory (cudnn_workspace.py).
+Two cases that cuDNN does not support are computed in blocks of `DOCUMENT_BLOCK`, in as few bytes: documents with a
+window, and a `cap` on scores. So is a window over sequences so long that cuDNN's backward pass would need too much
+memory (cudnn_workspace.py).
 
-Elsewhere `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its end, 5/8
-of all scores; other attention computes all scores at once. That is best for sequences of up to 256. From 512 on blocks
-are faster on a CPU, in a quarter of the bytes and, at 4,096, a thirtieth (notes).
+In all other cases `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its
+end: 5/8 of all scores. Attention that is not causal computes all scores at once. That is best for up to 256 positions.
+From 512 on blocks are faster on a CPU, in a quarter of the bytes, and at 4,096 in a thirtieth (notes).
 """
 
 from collections.abc import Callable, Mapping
@@ -44,16 +46,16 @@ from plimsoll.levers.sharding import in_mesh, on_own_rows, row_parts
 from plimsoll.types import Compute
 
 STANDS_IN = 128
-"""Positions of a block where attention in blocks is traced instead of cuDNN's kernel, to estimate without cuDNN. It
-keeps the same arrays."""
+"""Positions of a block if attention in blocks is traced in place of cuDNN's kernel, to estimate memory without cuDNN.
+Both keep the same arrays for the backward pass."""
 WINDOW_BLOCK = 256
 """Positions of a block for windowed attention if `attention_chunk` is 0."""
 DOCUMENT_BLOCK = 512
-"""Positions of a block on a GPU if `attention_chunk` is 0, and documents, a cap or a window rule out cuDNN's kernel."""
+"""Positions of a block on a GPU if `attention_chunk` is 0, and documents, a cap or a window exclude cuDNN's kernel."""
 KERNEL_BLOCK = 128
-"""A TPU's kernel takes a multiple of so many positions."""
+"""Pallas' kernel for TPUs needs sequences whose length is a multiple of this."""
 LARGEST_KERNEL_BLOCK = 512
-"""Most positions of a block of a TPU's kernel."""
+"""Largest block of Pallas' kernel for TPUs, in positions."""
 
 
 def attention(
@@ -73,9 +75,9 @@ def attention(
 
     Args:
         query: Queries.
-        key: Keys. The number of heads divides that of queries: each serves several consecutive heads of queries.
-        value: Values, of as many heads as keys.
-        compute: Arithmetic, and the size of blocks.
+        key: Keys. Their number of heads divides that of queries: each serves several consecutive heads of queries.
+        value: Values, with as many heads as keys.
+        compute: Precision, platform, and the size of blocks.
         causal: Whether a query sees only the positions up to its own.
         window: Positions that a query of causal attention sees, its own included; 0 for all.
         windowed: Whether `window` applies: a boolean, or a boolean array if that is known only at run time.
@@ -88,7 +90,7 @@ def attention(
         how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
         return _on_own_rows(query, key, value, segments, windowed, how)
 
-    # One window, or two of which a run-time value chooses one.
+    # The windows: one, or (0, window) if a run-time value chooses between them.
     batch, heads, length, width = query.shape
     window = window if window < length else 0
     is_known = isinstance(windowed, bool | np.bool_) or not window
@@ -98,7 +100,7 @@ def attention(
     calls = tuple(Call(factor, causal, each, compute.deterministic) for each in windows)
     asked = _Asked(compute, calls, cap, segments is not None, (batch, length, heads, width), query.dtype.name)
 
-    # Use the chip's own kernel, or blocks, or all scores of some queries at once.
+    # Use the chip's own kernel, or blocks of queries and keys, or all scores of a block of queries at once.
     own = asked.own_kernel()
     chunk = asked.chunk(own)
     if own == "splash" or (own == "cudnn" and _has_cudnn()):
@@ -111,7 +113,7 @@ def attention(
 
 
 causal_attention = partial(attention, causal=True)
-"""Attention over the positions up to the query's own, or over the last `window` of these."""
+"""Attention over the positions up to the query's own, or over the nearest `window` of these."""
 
 
 class _Asked(NamedTuple):
@@ -119,7 +121,7 @@ class _Asked(NamedTuple):
 
     compute: Compute
     calls: tuple[Call, ...]
-    """Settings for cuDNN: one, or two (no window, window) if `windowed` is known only at run time."""
+    """Settings for cuDNN: one set, or two (without and with window) if `windowed` is known only at run time."""
     cap: float
     has_documents: bool
     shape: tuple[int, int, int, int]
@@ -156,7 +158,10 @@ class _Asked(NamedTuple):
         return WINDOW_BLOCK if self.is_windowed else 0
 
     def by_blocks(self, chunk: int, which: Array | None) -> Callable[..., Heads]:
-        """Returns attention in blocks; or cuDNN's attention of one document after another, if that is possible."""
+        """Returns a function that attends in blocks, or by cuDNN document by document if that is possible.
+
+        `which` is the run-time index of `calls`; None if there is one call.
+        """
         call = self.calls[0]
         length = self.shape[1]
         blocks = Blocks(min(chunk, length), Form.of(self.compute), call.scale, self.cap, self.dtype)
@@ -171,7 +176,7 @@ class _Asked(NamedTuple):
 def _on_own_rows(
     query: Heads, key: Heads, value: Heads, segments: Array | None, windowed: Any, how: Mapping[str, Any]
 ) -> Heads:
-    """Returns `attention`, computed by each device of the mesh for its own examples."""
+    """Returns `attention` with options `how`, computed by each device of the mesh for its own examples."""
     which = None if isinstance(windowed, bool | np.bool_) else jnp.asarray(windowed)
 
     def attend(query: Heads, key: Heads, value: Heads, segments: Array | None, which: Array | None) -> Heads:
@@ -186,11 +191,11 @@ def kernel(
     """Returns the name of the chip's own attention kernel; None if it has none for these arguments.
 
     Args:
-        compute: Arithmetic, and the platform.
-        length: Positions of a row.
+        compute: Precision, and the platform.
+        length: Positions of a sequence.
         width: Columns of a head.
-        cap: Cap of the scores. cuDNN's kernel has none.
-        documents: Whether a row may hold several documents. These calls of cuDNN's kernel cannot separate them.
+        cap: Cap of the scores, 0 for none. cuDNN's kernel supports no cap.
+        documents: Whether a sequence may hold several documents. cuDNN's kernel, as called here, cannot separate them.
     """
     if compute.platform == "gpu":
         reason = without_cudnn(precision=compute.precision, chunk=compute.attention_chunk, width=width)
@@ -200,7 +205,7 @@ def kernel(
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:
-    """Returns start and end of each block of queries: four blocks, or fewer of at least 64 queries."""
+    """Returns start and end of each block of queries: four blocks, or fewer if they would have less than 64 each."""
     rows = max(64, -(-length // 4))
     return [(start, min(start + rows, length)) for start in range(0, length, rows)]
 
@@ -208,7 +213,7 @@ def query_blocks(length: int) -> list[tuple[int, int]]:
 def _by_rows(
     attend: Callable[..., Rows], query: Heads, key: Heads, value: Heads, segments: Array | None, *, scale: float
 ) -> Heads:
-    """Applies `attend` to float32 arrays whose rows are examples and heads, with the query scaled by `scale`."""
+    """Applies `attend` to float32 arrays whose first axis merges examples and heads, with queries times `scale`."""
     _, heads, length, width = query.shape
     key, value = _repeated(key, heads), _repeated(value, heads)
     wide = [x.astype(jnp.float32).reshape(-1, length, width) for x in (query, key, value)]
@@ -262,10 +267,10 @@ def _cudnn(query: Heads, key: Heads, value: Heads, segments: None, *, call: Call
 
 
 class _Alone(NamedTuple):
-    """Attention by cuDNN: of a complete batch if each row is one document. It is hashable, as a static argument."""
+    """Attention within documents: one call of cuDNN if each sequence is one document. A hashable static argument."""
 
     in_blocks: Callable[..., Heads] | None
-    """Attention for rows of several documents; None for cuDNN's, one document after another."""
+    """Attention for sequences of several documents; None to call cuDNN for one document after another."""
     call: Call
 
     def by_cudnn(self, query: Heads, key: Heads, value: Heads) -> Heads:
@@ -285,10 +290,10 @@ def _cudnn_document(query: Array, key: Array, value: Array, length: Array, *, ca
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _where_alone(query: Heads, key: Heads, value: Heads, segments: Array, how: _Alone) -> Heads:
-    """Attends by cuDNN if each row is one document, else `otherwise`.
+    """Attends by `how.by_cudnn` if each sequence is one document, else by `how.otherwise`.
 
-    The backward pass computes the chosen forward pass again. The gradient of a plain `cond` would keep the arrays of
-    both branches.
+    The backward pass computes the chosen forward pass again, because the gradient of a plain `cond` would keep the
+    arrays of both branches.
     """
     by_cudnn = lambda query, key, value, segments: how.by_cudnn(query, key, value)  # noqa: E731
     return jax.lax.cond(_one_document(segments), by_cudnn, how.otherwise, query, key, value, segments)

@@ -1,10 +1,10 @@
 """Attention block by block: a running maximum and sum make the softmax exact, and no scores are kept.
 
 The forward pass keeps the logarithm of each query's sum. With it the backward pass computes each block's scores again,
-so that temporaries grow with the length, not with its square. The sums of a block of queries are held until its last
-block of keys. Heads that share keys are multiplied together, so that keys are not repeated. Price: five dots become
-seven, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2, in plain JAX for every platform
-and precision. `attention.py` decides when it is used.
+so that temporaries grow with the length, not with its square. The sums of a block of queries are held until all its
+blocks of keys are added. Query heads that share keys are multiplied together, so that keys are not repeated. Price:
+seven matrix products instead of five, in small blocks. Dao 2023, https://arxiv.org/abs/2307.08691, algorithms 1 and 2,
+in plain JAX for every platform and precision. `attention.py` decides when it is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from plimsoll.levers.precision import Form
 
 Heads = Float[Array, "batch heads length width"]
 Rows = Float[Array, "rows length width"]
-"""One row per example and head of keys."""
+"""One row per example and key-value head."""
 Queries = Float[Array, "rows group length width"]
-"""Queries of a row: a group of heads that share its keys."""
+"""Queries of all rows. `group` counts the query heads that share the row's keys."""
 
 BEGUN = (-np.inf, 0.0, 0.0)
-"""Largest score, sum of weights and weighted sum of values of a query before its first block."""
+"""Initial largest score, sum of weights, and weighted sum of values of a query, before it has seen any key."""
 
 
 class Seen(NamedTuple):
@@ -67,7 +67,10 @@ def chunked(
     blocks: Blocks,
     seen: tuple[Seen, ...],
 ) -> Heads:
-    """Returns attention, computed in blocks. Queries that share keys are grouped, so that keys are not repeated."""
+    """Returns attention in blocks, for the item of `seen` at the run-time index `which`.
+
+    Queries that share keys are grouped, so that keys are not repeated.
+    """
     batch, heads, length, width = query.shape
     key_heads = key.shape[1]
     fill = -length % blocks.chunk
@@ -111,7 +114,7 @@ _flash.defvjp(_flash_forward, _flash_backward)
 def _forward(
     query: Queries, key: Rows, value: Rows, segments: Array | None, *, blocks: Blocks, seen: Seen
 ) -> tuple[Queries, Array]:
-    """Returns the result, and the logarithm of the sum of each query's weights."""
+    """Returns the result, and for each query the logarithm of the sum of its exponentiated scores."""
     form, chunk = blocks.form, blocks.chunk
     rows, group, length, width = query.shape
 
@@ -197,10 +200,10 @@ def _backward(
 
 
 def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) -> Any:
-    """Returns query, segments and the pairs of blocks, behind a barrier.
+    """Returns query, segments, and pairs of a block of queries and a block of keys, behind an optimization barrier.
 
     Without the barrier the pairs are constants. JAX would then compute the masks of all pairs, a boolean for each
-    score, before a loop over layers, because they depend only on pairs and documents.
+    score, before a loop over layers, because masks depend only on pairs and documents.
     """
     pairs = _pairs(query.shape[2] // blocks.chunk, blocks.chunk, seen, outwards=segments is not None)
     return jax.lax.optimization_barrier((query, segments, pairs))
@@ -209,7 +212,7 @@ def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) ->
 def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments: Array | None, pair: Any, chunk: int):
     """Returns `add_block(otherwise, pair)`, or `otherwise` if the two blocks share no document.
 
-    Only arrays of one block go through the branch, because a GPU's compiler copies them in every round.
+    Only arrays of one block are arguments of the conditional, because a GPU's compiler copies these in every round.
     """
     if segments is None:
         return add_block(otherwise, pair)
@@ -223,8 +226,9 @@ def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments
 def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chunk"]) -> Bool[Array, " batch"]:
     """Returns, for each row, True if the ranges of two blocks' document numbers overlap.
 
-    Ranges of blocks with a common document always overlap, whatever the order of numbers: the empty end of a row has
-    number 0, after documents 1, 2, ... So a block and itself are never skipped, the first pair of its queries.
+    Blocks with a common document always have overlapping ranges, even if numbers do not increase: padding at the end
+    of a row has number 0, after documents 1, 2, ... So the pair of a block with itself, which comes first for its
+    queries, is never skipped.
     """
     not_below = jnp.max(keys, axis=1) >= jnp.min(queries, axis=1)
     not_above = jnp.min(keys, axis=1) <= jnp.max(queries, axis=1)
@@ -232,10 +236,10 @@ def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chu
 
 
 def _pairs(blocks: int, chunk: int, seen: Seen, *, outwards: bool = False) -> tuple[Array, Array, Array]:
-    """Returns the pairs of blocks of queries and keys, and whether each is the first pair of its queries.
+    """Returns the indices of each pair of query block and key block, and whether the pair is the first of its queries.
 
     Causal attention has no pairs above the diagonal or before the window. A query must see a key in its first pair.
-    With a window or documents (`outwards`) the farthest block may have none, so pairs go from the diagonal outwards.
+    With a window or documents (`outwards`) it may see none in the farthest block, so the diagonal block comes first.
     """
     if seen.window or outwards:
         reach = seen.window or blocks * chunk
@@ -255,9 +259,9 @@ def _scores(
     blocks: Blocks,
     seen: Seen,
 ) -> tuple[Float[Array, "rows queries keys"], Any]:
-    """Returns the scores, -inf for unseen keys, and the derivative of each score by its product of q and k.
+    """Returns the scores, -inf for unseen keys, and each score's derivative with respect to its product of q and k.
 
-    A row has the block's queries of each head that shares the keys, one head after another.
+    The axis `queries` has the block's queries of each head that shares the keys, one head after another.
     """
     (i, j), chunk = pair, key.shape[1]
     places = jnp.arange(chunk, dtype=jnp.int32)

@@ -15,7 +15,7 @@ from plimsoll.levers.cudnn_calls import Lengths, Logarithms, Positions, forward,
 from plimsoll.levers.cudnn_workspace import Call, pieces
 
 NO_WEIGHT = 1e6
-"""Logarithm of a row's sum that makes all weights of the row zero."""
+"""Logarithm of a query's sum that makes all its weights exp(score - logarithm) zero."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -28,8 +28,8 @@ def cudnn_attention(
         query: Queries.
         key: Keys.
         value: Values.
-        lengths: int32 number of positions of each example that count; later positions of the result are undefined. None
-            if all count.
+        lengths: int32 number of positions that count, for each example; None if all count. Later positions of the
+            result are undefined.
         call: Settings of the call.
     """
     return forward(query, key, value, lengths, call, training=False)[0]
@@ -56,16 +56,16 @@ cudnn_attention.defvjp(_training, cast(Any, _backward))
 
 
 def _by_examples(one: Callable[..., tuple[Array, ...]], arrays: list[Array], count: int) -> tuple[Array, ...]:
-    """Applies `one` to `count` examples at a time. It is unrolled, since a loop would hold a copy of all examples."""
+    """Applies `one` to `count` examples at a time. Unrolled, since a compiled loop would copy all examples."""
     batch = arrays[0].shape[0]
     parts = [one(*(x[start : start + count] for x in arrays)) for start in range(0, batch, count)]
     return parts[0] if count == batch else tuple(jnp.concatenate(each) for each in zip(*parts, strict=True))
 
 
 def _without_the_rest(*arrays: Any) -> list[Array]:
-    """Returns result, its gradient and logarithms, masked so that positions beyond `lengths` have no weight.
+    """Masks result, its gradient and logarithms of sums, so that positions beyond the lengths have no weight.
 
-    A kernel leaves these positions undefined.
+    The last argument has the lengths. A kernel leaves later positions undefined.
     """
     mixed, towards, sums, lengths = arrays
     counts = jnp.arange(mixed.shape[1]) < lengths[:, None]
@@ -86,8 +86,8 @@ def _in_blocks(
 ) -> tuple[Array, ...]:
     """Returns the gradients of query, key and value, computed for `block` queries and `block` keys at a time.
 
-    A block's weights need only its scores and the logarithm of the row's complete sum; their gradient needs only the
-    row's complete result. So the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4). Sums are
+    A block's weights need only its scores and the logarithm of each query's complete sum; their gradient needs only the
+    query's complete result. So the gradients of blocks add up (FlashAttention, arXiv:2205.14135, algorithm 4). Sums are
     float32. Padding of the last block has no weight. With `lengths`, blocks beyond the longest example are left out.
     """
     length = query.shape[1]
@@ -104,7 +104,7 @@ def _in_blocks(
         return of_query, *(x.astype(jnp.float32) for x in of_others)
 
     def add(carry: Any, pair: tuple[Array, Array, Array]) -> tuple[Any, None]:
-        """Adds a block's gradients to the totals; the queries' gradient is summed in the carry along a row."""
+        """Adds a pair of blocks' gradients to the totals. The carry sums the gradient of one block of queries."""
         of_row, totals = carry
         row, column, first = pair
         found = [x.astype(jnp.float32) for x in of_pair(call._replace(causal=False), row, column)]
@@ -137,7 +137,7 @@ def _cut(x: Array, start: Array, size: int, *, axis: int = 1) -> Array:
 
 
 def _filled(x: Array, start: Array, size: int, *, axis: int = 1, by: float = 0.0) -> Array:
-    """Returns `size` positions from `start` on, filled with `by` beyond the last. Padding all of `x` would copy it."""
+    """Returns `size` positions from `start` on, filled with `by` beyond the end. Padding all of `x` would copy it."""
     length = x.shape[axis]
     if length % size == 0:
         return _cut(x, start, size, axis=axis)

@@ -1,4 +1,4 @@
-"""Attention within documents, computed for one document after another by a kernel that takes one length a row.
+"""Attention within documents, computed for one document after another by a kernel that takes one length per sequence.
 
 cuDNN's kernel, as cudnn_calls.py calls it, cannot separate documents. Here a loop cuts one document after another out
 of the batch, padded to the next of a few sizes (`sizes`), calls the kernel with the document's length, and writes the
@@ -6,8 +6,8 @@ document's result. So no scores between documents are computed, none are in memo
 known only at run time. The backward pass does the same, and computes the kernel's forward pass again.
 
 Price: a document is copied in and out, and starts its own kernels, some tens of microseconds. Leave it off if documents
-have a few hundred tokens and rows are short. Padding costs little, since a kernel skips blocks beyond the length. It is
-for one device: devices that share a batch would gather it.
+have a few hundred tokens in short sequences. Padding costs little, since a kernel skips blocks beyond the length. Call
+it on one device's examples: a batch split over devices would be gathered.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 Heads = Float[Array, "batch heads length width"]
 Rows = Float[Array, "rows heads width"]
-"""All positions of a batch, one row after the other."""
+"""All positions of a batch, one sequence after another."""
 Attend = Callable[..., Array]
 """Function from query, key and value of (1, length, heads, width), and an int32 (1,) length, to the result."""
 
@@ -29,7 +29,7 @@ SMALLEST, FACTOR = 512, 4
 
 
 def sizes(length: int) -> list[int]:
-    """Returns the lengths to which documents in rows of `length` are padded. The kernel is compiled for each."""
+    """Returns the lengths to which documents in sequences of `length` are padded. The kernel is compiled for each."""
     steps, size = [], SMALLEST
     while size < length:
         steps.append(size)
@@ -39,13 +39,13 @@ def sizes(length: int) -> list[int]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def by_documents(query: Heads, key: Heads, value: Heads, segments: Int[Array, "batch length"], attend: Attend) -> Heads:
-    """Returns the result of `attend` for each document.
+    """Returns attention within documents, computed by `attend` for one document at a time.
 
     Args:
         query: Queries.
         key: Keys. The number of heads divides that of queries.
         value: Values, of as many heads as keys.
-        segments: int32 document numbers; each document is contiguous in one row.
+        segments: int32 document numbers; each document is contiguous in one sequence.
         attend: Attention of one document, hashable.
     """
     arrays = [_rows(x) for x in (query, key, value)]
@@ -81,7 +81,10 @@ by_documents.defvjp(_forward, _backward)
 
 
 def _over_documents(change: Callable[[int, Array, Array, Any], Any], results: Any, segments: Array) -> Any:
-    """Returns the results after `change(size, start, end, results)` for every document."""
+    """Returns the results after `results = change(size, start, end, results)` for every document.
+
+    `size` is the padded length of the document, `start` and `end` (exclusive) its positions in the batch.
+    """
     steps = sizes(segments.shape[1])
     ends, limits = _ends(segments), jnp.asarray(steps[:-1], jnp.int32)
     branches = [partial(change, size) for size in steps]
@@ -103,7 +106,7 @@ def _ends(segments: Int[Array, "batch length"]) -> Int[Array, " rows"]:
 
 
 def _cut(x: Rows, start: Array, size: int) -> Float[Array, "1 size heads width"]:
-    """Returns `size` rows from `start` on. Rows beyond the end of the batch are arbitrary rows before `start`."""
+    """Returns `size` rows from `start` on. Those beyond the end of the batch are arbitrary."""
     first = jnp.minimum(start, x.shape[0] - size)
     return jnp.roll(lax.dynamic_slice_in_dim(x, first, size), first - start, axis=0)[None]
 

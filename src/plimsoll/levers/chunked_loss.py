@@ -25,13 +25,13 @@ from plimsoll.levers.sharding import by_rows, row_parts
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
-"""Factor of gradients of logits against underflow in float16. They are at most 1, and float16 ends at 65,504."""
+"""Factor of gradients of logits against underflow in float16. These gradients are at most 1; float16 ends at 65,504."""
 
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
-"""Function from rows and the head's weights to logits. It may close over no array, which would get no gradient."""
+"""Function from hidden states and the head's weights to logits. An array that it closes over would get no gradient."""
 Rule = Callable[[Float[Array, "tokens width"], Any, Int[Array, " tokens"], Any], Float[Array, ""]]
-"""Function from rows, weights, labels and fixed values to nats, summed over the tokens whose label is not `IGNORE`. It
-may close over no array."""
+"""Function from hidden states, weights, labels and values without gradient to the loss in nats, summed over the tokens
+whose label is not `IGNORE`. It may close over no array."""
 
 
 def chunked_cross_entropy(
@@ -59,7 +59,7 @@ def chunked_cross_entropy(
             head that rounds the gradient to float16, which would lose values below 6e-8.
         platform: Platform that is compiled for. On an accelerator the gradient of the logits is written once
             (`nats_in_one_pass`).
-        learned: Whether weights have a gradient. It takes as many float32 numbers as there are weights.
+        learned: Whether weights have a gradient. The gradient takes 4 bytes for each weight.
     """
     nats = each_nats if platform == "cpu" else nats_in_one_pass
     rule, learned_weights, fixed = _NatsOf(head, nats), weights if learned else None, None if learned else weights
@@ -67,7 +67,7 @@ def chunked_cross_entropy(
 
 
 class _NatsOf(NamedTuple):
-    """The `Rule` of a softmax, over weights that are learned (`weights`) or not (`fixed`)."""
+    """The `Rule` of cross-entropy. The head's weights are `weights` if they are trained, else `fixed`."""
 
     head: Head
     nats: Callable[[Array, Array], Array]
@@ -87,10 +87,10 @@ def chunked_sum(
     lift: float = 1.0,
     skip: bool = False,
 ) -> Float[Array, ""]:
-    """Returns the sum of `rule` over chunks of `chunk` tokens, for a loss that is no plain softmax.
+    """Returns the sum of `rule` over chunks of `chunk` tokens, for losses other than plain cross-entropy.
 
-    `rule` receives `fixed` unchanged, like integers that it looks up. `skip` leaves out chunks without a counted label,
-    which pays off if few labels are counted, and these come first.
+    `rule` receives `fixed` unchanged, like integers that it looks up. `skip` leaves out chunks in which every label is
+    `IGNORE`: it pays off if few labels count, and their tokens precede all others.
     """
     tokens, _ = hidden.shape
     how = _How(rule, min(chunk, tokens) if chunk else tokens, lift, skip)
@@ -108,8 +108,8 @@ def each_nats(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"
 def nats_in_one_pass(logits: Float[Array, "tokens vocab"], labels: Int[Array, " tokens"]) -> Float[Array, " tokens"]:
     """Returns `each_nats` with an elementwise gradient: the probability, minus one for the label.
 
-    The compiler fuses it with the rounding to the operands of the head's products. So the gradient of the logits is
-    never in memory in float32; that of `each_nats` is written, scattered into and read again.
+    The compiler fuses this gradient with the rounding to the operands of the head's products. So it is never in memory
+    in float32, while the gradient of `each_nats` is written, scattered into and read again.
     """
     return each_nats(logits, labels)
 
@@ -151,7 +151,7 @@ class _How(NamedTuple):
     skip: bool
 
     def where_counted(self, compute: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `compute`; with `skip`, a function that calls `otherwise` for rows without a counted label."""
+        """Returns `compute`; with `skip`, a function that calls `otherwise` for chunks with only `IGNORE` labels."""
         if not self.skip:
             return compute
         return lambda sums, rows: jax.lax.cond(jnp.any(rows[1] != IGNORE), compute, otherwise, sums, rows)
@@ -169,7 +169,7 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
 
 
 def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
-    """Returns the sum of losses, and the gradients of rows and weights, scaled by `how.lift` against underflow."""
+    """Returns the sum of losses, and the gradients of hidden states and weights, times `how.lift` against underflow."""
 
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows
@@ -198,10 +198,10 @@ _summed.defvjp(_summed_forward, _summed_backward)
 
 
 def _in_chunks(hidden: Array, labels: Array, chunk: int) -> tuple[Array, Array]:
-    """Returns rows and labels as (chunks, tokens, ...).
+    """Returns hidden states and labels as (chunks, tokens, ...).
 
-    In a mesh a chunk has `chunk` tokens of every device, so that no row is sent. Consecutive tokens would all lie on
-    one device, and each chunk would be sent to all.
+    In a mesh a chunk has `chunk` tokens of every device, so that none is sent to another. A chunk of consecutive tokens
+    would lie on one device, and would be sent to all.
     """
     return _cut(hidden, chunk, 0), _cut(labels[:, None], chunk, IGNORE)[..., 0]
 
@@ -218,7 +218,7 @@ def _cut(x: Float[Array, "tokens width"], chunk: int, filled: int) -> Float[Arra
 
 
 def _joined(rows: Float[Array, "chunks rows width"], tokens: int) -> Float[Array, "tokens width"]:
-    """Reverses `_in_chunks`, without its padding."""
+    """Reverses `_in_chunks` and removes its padding."""
     parts, (_, count, width) = _parts(tokens), rows.shape
     if parts == 1:
         return rows.reshape(-1, width)[:tokens]

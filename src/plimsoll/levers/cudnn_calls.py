@@ -59,14 +59,14 @@ PRODUCTS = {
     "bmm2_grad_gemm1": ("2", "1", "01", "02"),
     "bmm2_grad_gemm2": ("3", "3", "02", "02"),
 }
-"""Axes of each product inside a kernel, by XLA's name: the summed axis of left and right, and the batch axes of left
-and right. Each digit is an axis."""
+"""Axes of each product inside a kernel, by XLA's name: summed axis of the left and of the right factor, then batch axes
+of the left and of the right factor. Each digit is an axis."""
 
 
 def forward(
     query: Positions, key: Positions, value: Positions, lengths: Lengths | None, call: Call, *, training: bool
 ) -> list[Array]:
-    """Returns the result of attention and, for training, the logarithms of sums: float32 (batch, heads, length)."""
+    """Returns the result of attention; for training also each query's log-sum-exp: float32 (batch, heads, length)."""
     batch, length, heads, _ = query.shape
     mixed = jax.ShapeDtypeStruct((batch, heads, length, value.shape[-1]), query.dtype)
     sums = [jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)] if training else []
@@ -83,7 +83,7 @@ def _kernel(
     *,
     workspace: int,
 ) -> Callable[..., Any]:
-    """Returns a function that calls a kernel. It returns the results `by_heads`, `others`, and the workspace."""
+    """Returns a function that calls a kernel. Its results are shaped like `by_heads`, `others`, and the workspace."""
     return jax.ffi.ffi_call(
         name,
         [*by_heads, *others, jax.ShapeDtypeStruct((workspace,), jnp.uint8)],

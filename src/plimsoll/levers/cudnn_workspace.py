@@ -12,23 +12,23 @@ from typing import NamedTuple
 from plimsoll.units import MIB
 
 SCORES_LIMIT = 256 * MIB
-"""Most bytes of gradients of scores in a backward pass that adds in a fixed order; larger ones are split into pieces.
-Blocks of 2,048 positions of 32 heads have as many. Beyond, cuDNN from 9.25 on is slower on Hopper."""
+"""Most bytes of gradients of scores in a backward pass that adds in a fixed order; a larger pass is split into pieces.
+Blocks of 2,048 positions with 32 heads have as many. With larger blocks cuDNN 9.25 or later is slower on Hopper."""
 WORTH_A_COPY = 64 * MIB
-"""Bytes of one example's gradients of scores up to which a call takes all examples. These bytes are few beside
-activations, and slicing the arrays would cost 5 % of a step of 1,024 positions."""
+"""Bytes of one example's gradients of scores up to which one call takes the whole batch. Beside activations these bytes
+are few, and slicing the batch would cost 5 % of a step of 1,024 positions."""
 MOST_CALLS = 16
-"""Most calls of a kernel for some examples each: more take long to compile, and leave a card idle."""
+"""Largest number of kernel calls for one batch. More calls take long to compile, and leave a card idle."""
 TIMES_QUERIES = 2
 """Largest ratio of the bytes of a block's gradients of scores to the bytes of all queries."""
 TILE = 64
 """A kernel pads positions to a multiple of this."""
 SMALLEST_BLOCK = 512
-"""Fewest positions of a block: a smaller kernel leaves most of a card idle."""
+"""Fewest positions of a block: smaller blocks leave most of a card idle."""
 
 
 class Call(NamedTuple):
-    """Settings of a call that do not follow from its arrays. It is hashable, as a static argument."""
+    """Settings of a call that do not follow from its arrays, as a hashable static argument."""
 
     scale: float
     """Factor of the scores."""
@@ -49,7 +49,7 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
         call: Settings of the call.
 
     Returns:
-        Positions of a block, 0 for whole examples; and the number of examples at a time.
+        Positions of a block, 0 for whole sequences; and the number of examples per call.
     """
     batch, length, heads, width = queries
     if not call.deterministic:
@@ -68,7 +68,7 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
 
 
 def window_is_dear(queries: tuple[int, ...], call: Call) -> bool:
-    """Returns True if a windowed backward pass exceeds SCORES_LIMIT. No kernel has a window between blocks to split it.
+    """Returns True if a windowed backward pass exceeds SCORES_LIMIT. It cannot be split, since a window crosses blocks.
 
     Args:
         queries: Shape of the queries.
@@ -82,8 +82,8 @@ def workspace_bytes(queries: tuple[int, ...], keys: tuple[int, ...], call: Call)
     """Returns the bytes of a backward kernel besides its arguments and results.
 
     A kernel that adds in a fixed order keeps the gradients of all scores in 16 bits; another one keeps sums of the
-    queries' gradients in float32. These are the bytes that cuDNN 9.19 requested on an H200, with as many heads of keys
-    as of queries (notes, "On an H200"). On a card XLA replaces them with its cuDNN's own request.
+    queries' gradients in float32. These are the bytes that cuDNN 9.19 requested on an H200, with as many key heads
+    as query heads (notes, "On an H200"). On a card XLA replaces them with what its own cuDNN requests.
 
     Args:
         queries: Shape of the queries.

@@ -2,7 +2,7 @@
 
 After every step, average = decay * average + (1 - decay) * weights, from the first weights on (Polyak and Juditsky
 1992; exponential as in Tarvainen and Valpola 2017, https://arxiv.org/abs/1703.01780, equation 1). The average is a
-complete copy of the weights: 4 bytes for each weight, or 2 with the lever.
+complete copy of the weights: 4 bytes for each weight, or 2 with `--ema-bits 16`.
 
 16 bits: bfloat16, rounded at random. A training step changes the average by far less than half a step of bfloat16, so
 that an average rounded to the nearest would stand still. Rounded at random it moves, with noise: the root of the
@@ -27,8 +27,8 @@ EmaBits = Literal[32, 16]
 class Average:
     """The rule of the average: `decay` per optimizer step, from 0 to 1, and `bits` of each stored number.
 
-    Weights may be float32 or bfloat16. Leaves with at most one axis are always stored in float32. The forward pass
-    reads `levers.weight_bits.readable(kept)`.
+    Weights may be float32 or bfloat16. Leaves with at most one axis are always stored in float32. Evaluation reads
+    the stored average through `levers.weight_bits.readable`.
     """
 
     decay: float
@@ -40,7 +40,7 @@ class Average:
         return wide if self.bits == 32 else jax.tree.map(lambda leaf: split(leaf)[0] if leaf.ndim > 1 else leaf, wide)
 
     def after(self, kept: Any, weights: Any, step: Array) -> Any:
-        """Returns the average, updated by the weights after `step` (int32 scalar). Donate `kept`."""
+        """Returns the stored average `kept`, updated by the weights after `step` (int32 scalar). Donate `kept`."""
         leaves, treedef = jax.tree.flatten(kept)
         changed = [
             self._leaf(old, new, random_key(step, -1 - number))  # negative: other keys than the rounding of weights

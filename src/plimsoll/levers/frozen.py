@@ -33,12 +33,12 @@ from plimsoll.types import NORMS_AND_BIASES, Compute
 GROUP = 64
 """Rows that share a scale, as in QLoRA."""
 READ_BY_ROWS = "embedding"
-"""Word in the path of a leaf whose rows are looked up. `stored` keeps at least 16 bits of it; `--embedding-bits` may
-keep fewer."""
+"""Word in the path of a leaf whose rows are looked up. `stored` keeps at least 16 bits of each weight;
+`--embedding-bits` may keep fewer."""
 TILE = 2**23
 """Most elements of a kernel that are widened at a time: 16 MiB of bfloat16."""
 SMALLEST = 4096
-"""Elements below which a leaf keeps its precision. Norms and biases keep it at any size, stacked or not."""
+"""A leaf with fewer elements keeps its precision. Norms and biases of any size keep it, too, stacked or not."""
 
 LEAST = 2.0**-126
 """Divisor for a group of zeros: the smallest normal float32, which no processor flushes to zero."""
@@ -55,7 +55,7 @@ NF4_LEVELS = (
 """The 16 values of NF4, as published (Dettmers et al. 2023, appendix E): zero, and quantiles of N(0, 1) scaled to
 [-1, 1], in equal steps of probability, 8 above zero and 7 below (equation 4)."""
 NF4_BORDERS = (np.array(NF4_LEVELS[1:], np.float32) + np.array(NF4_LEVELS[:-1], np.float32)) / 2
-"""Values halfway between two levels, which still belong to the lower one."""
+"""Midpoints between neighbouring levels. A value equal to a midpoint is rounded to the lower level."""
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["codes", "scales", "layer"], meta_fields=["bits", "rows"])
@@ -71,7 +71,7 @@ class Packed:
     rows: int = field(default=0)
     """Number of rows before padding to whole groups."""
     layer: Array | None = None
-    """Number of the layer that this is (`layers_of`). Codes and scales are then still those of the whole stack."""
+    """Index of one layer of a stack (`layers_of`), while codes and scales are those of all layers; None otherwise."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def _one_layer(kernel: Any) -> Any:
 
 
 def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
-    """Returns columns of a packed kernel in float32, as rows: a look-up in the table whose transpose it is."""
+    """Returns columns `at` of a packed kernel, each as a float32 row: a look-up in an embedding stored transposed."""
     flat = at.reshape(-1)
     codes, scales = (jnp.take(part, flat, axis=-1) for part in (kernel.codes, kernel.scales))
     found = _widened(replace(kernel, codes=codes, scales=scales), jnp.float32)
@@ -178,10 +178,10 @@ def columns(kernel: Packed, at: Int[Array, ...]) -> Float[Array, "... rows"]:
 
 
 def layers_of(stacked: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Returns the argument of a scan over layers, and a function from a slice of it to that layer's tree.
+    """Returns an argument for a scan over layers, and a function from a slice of it to that layer's weights.
 
-    Packed kernels are not sliced but closed over, each with the layer's number: a scan would copy all codes of a layer
-    wherever a loop over tiles reads them. Kernels in the host's memory are sliced, and fetched a layer at a time.
+    A scan would copy all codes of a layer wherever a loop over tiles reads them. So packed kernels are not sliced but
+    closed over, with the layer's index. Kernels in the host's memory are sliced, and fetched a layer at a time.
     """
     leaves, tree = jax.tree.flatten(stacked, is_leaf=lambda leaf: isinstance(leaf, Packed))
     whole = [isinstance(leaf, Packed) and not on_host(leaf.codes) for leaf in leaves]
@@ -219,8 +219,8 @@ def frozen_dot(
 ) -> Float[Array, "... rows cols"]:
     """Returns `x @ kernel` in the type of `x`, with a gradient for `x` alone.
 
-    If the kernel is split over devices, `gathered` gathers it. Otherwise rows are sent, as for an output layer, whose
-    kernel is far larger than they are.
+    If the kernel is split over devices, `gathered` gathers it. Without `gathered` devices exchange rows of `x` and the
+    result, as for an output layer, whose kernel is far larger than these.
     """
     return _frozen(x, kernel, -2, Form.of(compute), gathered)
 
@@ -266,10 +266,10 @@ def over_tiles(
     tile: int = TILE,
     gathered: bool = True,
 ) -> Float[Array, "rows cols"]:
-    """Returns the product in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
+    """Returns the product of `x` and a kernel in the type of `x`, summed over `axis` (-1 or -2) of the kernel.
 
-    At most about `tile` elements of the kernel are widened at a time: the kernel is cut along the other axis, so that
-    no sum is split. A kernel that is split over devices is gathered, in its stored form, if it is cut or `gathered`.
+    At most about `tile` elements of the kernel are widened at a time: tiles are cut along the other axis, so that no
+    sum is split. A kernel that is split over devices is gathered in its stored form if it has tiles, or if `gathered`.
     """
     kernel, operand = fetched(kernel), form.operand(x)
     cut_axis = -3 - axis
@@ -302,7 +302,8 @@ def _read_as_it_is(kernel: Any, dtype: Any) -> bool:
 def _cuttable(kernel: Any, start: Any) -> Any:
     """Returns a bfloat16 kernel as its bits, since XLA for CPU widens a whole bfloat16 array to slice it.
 
-    The barrier ties the bits to the tile. Without it they would be copied before the loop, as large as the kernel.
+    The barrier ties the bits to the tile at `start`. Without it the bits of the whole kernel would be copied before
+    the loop.
     """
     if isinstance(kernel, Packed) or kernel.dtype != jnp.bfloat16:
         return kernel
@@ -310,7 +311,7 @@ def _cuttable(kernel: Any, start: Any) -> Any:
 
 
 def _columns(width: int, *, most: int) -> int:
-    """Returns the columns of a tile: whole groups, and a divisor of `width` if one is between `most` / 2 and `most`."""
+    """Returns the columns of a tile, at most about `most`: whole groups of 64, and if possible a divisor of `width`."""
     if width <= max(most, GROUP):
         return width
     groups = max(1, most // GROUP)
@@ -319,7 +320,7 @@ def _columns(width: int, *, most: int) -> int:
 
 
 def _cut(kernel: Any, start: Any, count: int, axis: int) -> Any:
-    """Returns `count` columns or rows of a kernel from `start`. Rows of a packed kernel must start with a group."""
+    """Returns `count` columns or rows of a kernel from `start`; for rows of a packed kernel a multiple of 64."""
     cut = lax.dynamic_slice_in_dim
     if not isinstance(kernel, Packed):
         return cut(kernel, start, count, axis)

@@ -25,7 +25,7 @@ from plimsoll.types import Batch, Layered
 def layer_gradient(
     task: Layered, stacked: Any, inputs: Array, number: Array, batch: Batch, towards: Array
 ) -> tuple[Any, Array]:
-    """Returns the gradients of layer `number` for its weights and its input, from `towards`, the output's gradient."""
+    """Returns the gradients of weights and input of layer `number`, from the gradient `towards` of its output."""
     cut = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, number, keepdims=False), (stacked, inputs))
     weights, x = fetched(cut)  # inputs may lie on the host
     _, pull = jax.vjp(lambda weights, x: task.block(weights, x, batch, number), readable(weights), x)

@@ -2,8 +2,9 @@
 
 A lever trades memory against time or precision. Its code and the formula of its bytes are in a file of `levers/`. Its
 record is in `levers/records/`, which imports no JAX, so that help and refusals come at once. `levers/registry.py`
-collects the records. The records define the options of the command line and their help, the allowed pins, the values
-that the planner tries, the rungs of a ladder, the rows of a plan's table, and the class of a plan's numerics.
+collects the records. They define the options of the command line and their help, the values that users may set (pins)
+and those that the planner tries, the rungs of `plimsoll ladder`, which trains with one more lever at a time, the rows
+of a plan's table, and a plan's numerics (exact, mixed, compressed).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.types import Numerics
 
 CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
-"""Classes of numerics, from unchanged results to the largest changes."""
+"""Names for how far numerics change: exact leaves results unchanged, compressed changes them most."""
 
 
 Values = Mapping[str, Any]
@@ -35,25 +36,25 @@ class Problem:
     devices: int = 1
     effective_batch: int
     normalised_together: int = 1
-    """Examples that the model normalises together. A device's share of a micro-batch is a multiple of it."""
+    """Examples that the model normalises together, as in batch norm. It divides a device's share of a micro-batch."""
     loss_rows: int | None = None
-    """Rows of logits of an example; None if unknown."""
+    """Number of rows of logits of each example; None if unknown."""
     numerics: str
     supported: tuple[str, ...]
     """Levers that the recipe's code supports (`Hints.levers`)."""
     loss_chunks: tuple[int, ...]
     loss_whole: bool = True
-    """Whether the search also tries all logits at once, before these chunks."""
+    """Whether the search also tries to compute all logits at once, before the chunk sizes in `loss_chunks`."""
     attention_chunks: tuple[int, ...] = ()
     mlp_chunks: tuple[int, ...] = ()
     layerwise: int = 0
     """Backward passes of a step that updates layer by layer; 0 if the recipe has no such step."""
     pins: Values = field(default_factory=dict)
-    """Levers the user set."""
+    """Values of the levers that the user set."""
 
 
 class Rates(Protocol):
-    """The rates of a chip that levers read. `planner.types.Rates` implements this protocol."""
+    """Speeds of a chip that levers read. `planner.types.Rates` implements this protocol."""
 
     @property
     def flops(self) -> Mapping[str, float]: ...
@@ -62,33 +63,33 @@ class Rates(Protocol):
 
 
 class LeftOut(Exception):
-    """Raised with the reason why a recipe's ladder leaves out a rung."""
+    """Raised with the reason why `plimsoll ladder` leaves out a rung (one lever) for a recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """A rung of the ladder: sets one lever."""
+    """A rung of `plimsoll ladder`: a run that sets one more lever than the run before."""
 
     name: str
     words: str
     """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever; or a function from the problem and the levers so far to the value. It may raise LeftOut."""
+    """Value of the lever; or a function that returns it from the problem and the levers so far, or raises LeftOut."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """A name in `Hints.levers`: code that a recipe needs for a lever."""
+    """Code that a recipe needs for a lever. The recipe claims it by its name in `Hints.levers`."""
 
     name: str
     owner: Literal["loss", "optimizer"] = "loss"
     lacking: str = ""
-    """Refusal of a pin if a recipe lacks this code, with `{recipe}` for the recipe's name; by default a general one."""
+    """Message that refuses a user's value if a recipe, `{recipe}`, lacks this code; by default a general message."""
     no_rung: str = "the recipe's loss makes no use of this lever"
-    """Reason that the ladder gives if a recipe lacks this code."""
+    """Reason that `plimsoll ladder` gives if a recipe lacks this code."""
 
     def refusal(self, recipe: str) -> str:
-        """Returns the message that refuses a pin which `recipe` does not support."""
+        """Returns the message that refuses a user's value which `recipe` does not support."""
         general = (
             "the {owner} of {recipe} makes no use of that lever. Leave it out, or let the recipe support it"
             " (docs/your-own.md)"
@@ -98,61 +99,62 @@ class Support:
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
-    """A choice of the planner that changes the memory, time or numerics of a step, but not the training problem."""
+    """A choice of the planner that changes memory, time or numerics of a step, but not the training problem."""
 
     name: str
     """Field of a plan. The option is the name with hyphens."""
     type: Any
     """A Literal of the values from the fastest to the smallest in memory; or int, or bool."""
     least: int = 0
-    """Smallest value of an int."""
+    """Smallest value, if `type` is int."""
     help: str
     """Text of the option in `plan --help` and `train --help`."""
     plain: Any
-    """Value if memory were free, where a ladder begins; None for the whole effective batch."""
+    """Value for unlimited memory, with which `plimsoll ladder` begins; None for the whole effective batch."""
     touches: Numerics = "exact"
-    """Class of numerics of every value but the plain one."""
+    """Numerics (exact, mixed or compressed) of every value but `plain`, which is exact."""
     compiled: bool = True
     """False if no compiled function depends on the lever."""
     supports: tuple[Support, ...] = ()
-    """Code that a recipe needs for values other than the plain one; empty if every recipe has it."""
+    """Code that a recipe needs for values other than `plain` (off); empty if every recipe has it."""
     needs: Callable[[Any], Sequence[str]] | None = None
-    """Returns the names in `supports` that a value needs; by default the first name, and none for the plain value."""
+    """Returns the names in `supports` that a value needs; by default the first name, and none for `plain`."""
 
     by_itself: bool = False
     """True if the planner does not combine the lever with others: micro-batch, prefetch, saving."""
     by_user: bool = False
-    """True if only the user sets the lever. The search then tries the plain value alone."""
+    """True if only the user sets the lever. The search then tries only `plain` (off)."""
     chained: bool = False
-    """True if the search changes the lever only while the chained levers before it are at their last value."""
+    """True for levers that the search changes in turn: each only after all before it have their smallest value."""
     worth_trying: Callable[[Problem, Rates], Sequence[Any]] | None = None
-    """Values that the search tries if the lever is not pinned, from fastest to smallest in memory; by default all."""
+    """Values that the search tries unless the user set one, from fastest to smallest in memory; by default all."""
     refused: Callable[[Problem, Rates, Any], str | None] | None = None
-    """Returns why a value is impossible for a problem, as the end of a sentence that begins with `--option value`."""
+    """Returns the reason why a value is impossible, as the end of a sentence after `--option value`; or None."""
     goes_with: Callable[[Values, Mapping[str, Sequence[Any]]], bool] | None = None
-    """Returns False for a useless combination of levers. The second argument has all values that the search tries."""
+    """Returns False for a useless combination of levers. The second argument has the values that the search tries, by
+    lever."""
 
     same_step: Callable[[Problem, Any, Any, int], bool] | None = None
-    """Returns True if two values make the same step with a micro-batch of so many examples. By default no two do."""
+    """Returns True if two values make the same step with a micro-batch of this size. By default no two do."""
     sets_apart: Collection[str] = ()
-    """Platforms where each value has its own error of traced bytes against compiled bytes."""
+    """Platforms on which the error of bytes that are estimated from a trace depends on the value."""
 
     may_gain: Callable[[Any, Problem], float] | None = None
     """Smallest ratio of measured to predicted time that a value may reach; by default 1. If plans are timed, the search
-    tries values below 1."""
+    also tries values whose ratio is below 1."""
 
     rungs: tuple[Rung, ...] = ()
-    """Rungs of the ladder that set the lever; empty if a ladder cannot show it."""
+    """Rungs of `plimsoll ladder` that set the lever; empty if it cannot show the lever."""
     words: Text | None = None
-    """Few words for a value in progress lines and refusals; by default the lever's name and the value."""
+    """Short text for a value in progress lines and refusals; by default the lever's name and the value."""
     plain_words: str = ""
-    """Words for the plain value, by default none."""
+    """Short text for the value `plain` (off), by default empty."""
     label: str = ""
     """First column of the lever's row in a plan's table."""
     row: Text = "{value}"
-    """Second column of the row, with `{plan}` for the plan."""
+    """Second column of the row: a template with `{value}`, and `{plan}` for the plan."""
     plain_row: str = ""
-    """Second column for the plain value. If empty, the table has no row for it."""
+    """Second column for the value `plain` (off). If empty, the table has no row for that value."""
 
     @property
     def flag(self) -> str:
@@ -177,7 +179,7 @@ class Lever:
         return f"a whole number (int), {self.least} or more"
 
     def missing(self, value: Any, supported: Collection[str]) -> Support | None:
-        """Returns the first need of `value` that is not in `supported`, or None."""
+        """Returns the first item of `supports` that `value` needs and `supported` lacks, or None."""
         if self.needs is not None:
             needed = self.needs(value)
         else:
@@ -188,7 +190,7 @@ class Lever:
         return "exact" if value == self.plain else self.touches
 
     def tried(self, problem: Problem, rates: Rates) -> list[Any]:
-        """Returns the values to search: only the pinned value, or all values that are possible and worth trying.
+        """Returns the values to search: only the user's value (the pin), or all that are possible and worth trying.
 
         Raises:
             RecipeError: The pinned value is impossible.
@@ -214,7 +216,7 @@ class Lever:
         return 1.0 if self.may_gain is None else self.may_gain(value, problem)
 
     def described(self, value: Any) -> str:
-        """Returns few words for `value`; empty if it needs no mention."""
+        """Returns a short text for `value`; empty if it needs no mention."""
         words = f"{self.name.replace('_', ' ')} {{value}}" if self.words is None else self.words
         return _text(self.plain_words if value == self.plain else words, value)
 

@@ -40,7 +40,7 @@ class Adapted:
     """A frozen kernel of (..., inner, cols) with its adapter."""
 
     base: Any
-    """An array or `Packed`."""
+    """The frozen kernel: an array, or `Packed` in 8 or 4 bits."""
     a: Array
     b: Array
     scale: float
@@ -74,14 +74,14 @@ def linear(x: Float[Array, "... inner"], kernel: Any, compute: Form | Compute) -
 
 
 class _Kind(NamedTuple):
-    """Settings of an adapted product. It is hashable, as a static argument."""
+    """Settings of a product with an adapter, as a hashable static argument."""
 
     scale: float
     dropout: float
     form: Form
 
     def dropped(self, x: Array, keys: Array | None) -> Array:
-        """Returns rows under dropout. The gradient of the rows goes through the same function."""
+        """Applies dropout to `x`, with a mask for each row from its key. The gradient of `x` gets the same masks."""
         if keys is None:
             return x
         columns = jnp.arange(x.shape[1], dtype=jnp.uint32)
@@ -132,9 +132,9 @@ _adapted.defvjp(_forward, _backward)
 
 
 class LoRA:
-    """A `Task` that learns adapters for kernels of another task, whose paths match a pattern.
+    """Training functions (`Task`) that learn adapters for another task's kernels whose paths match a pattern.
 
-    All weights of that task are frozen. It must compute its products by `linear`.
+    All weights of the other task are frozen. It must compute its products by `linear`.
     """
 
     def __init__(
@@ -147,13 +147,13 @@ class LoRA:
         rslora: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        """Makes the task.
+        """Wraps a task.
 
         Args:
-            task: The task whose weights are frozen.
+            task: The model and loss (`Task`) whose weights are frozen.
             targets: Kernels that get an adapter, as `patterns_of` takes them.
             rank: Columns of `a` and rows of `b`.
-            alpha: Scale before division by the rank; by default the rank.
+            alpha: Scale of the adapter before division by the rank; by default the rank.
             rslora: Whether to divide by the square root of the rank instead.
             dropout: Share of the input of `a` that is left out in training.
 
@@ -198,14 +198,14 @@ class LoRA:
         return self.task.loss(whole, carry, batch, keys, train=train)
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns the frozen weights in `bits` bits, in the other task's own format, if any (`types.StoresFrozen`)."""
+        """Returns the frozen weights in `bits` bits, in the wrapped task's own format if any (`types.StoresFrozen`)."""
         if not isinstance(self.task, StoresFrozen):
             return stored(frozen, bits)
         own = frozen["frozen"]
         return {"base": self.task.stored(frozen["base"], bits), "frozen": self.task.stored(own, bits) if own else own}
 
     def adapted(self, params: Params, keys: Array | None = None) -> Any:
-        """Returns the base with its adapters. `keys`, one for each example, apply dropout."""
+        """Returns the base weights with their adapters, and with dropout if `keys` has one key for each example."""
         numbers = {name: number for number, name in enumerate(params["trainable"])}
         examples = None if keys is None or not self.dropout else jax.vmap(jax.random.bits)(keys)
 
@@ -224,6 +224,6 @@ class LoRA:
 
 
 def _keys(examples: UInt32[Array, " examples"], lead: tuple[int, ...], number: int) -> UInt32[Array, "... examples"]:
-    """Returns the keys of an adapter: one for each layer and example."""
+    """Returns the keys of the adapter with index `number`: one for each layer (axes `lead`) and example."""
     own = np.arange(math.prod(lead), dtype=np.uint32) + np.uint32((number * GOLDEN) % 2**32)
     return random_bits(examples[None, :], jnp.asarray(own)[:, None]).reshape(*lead, -1)

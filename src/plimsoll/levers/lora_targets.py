@@ -10,7 +10,7 @@ from plimsoll.errors import RecipeError, names_in_words
 KERNELS = {
     "q": "query", "k": "key", "v": "value", "o": "out", "gate": "gate", "up": "up", "down": "down",
 }  # fmt: skip
-"""Names of kernels in our models, by short name of a target."""
+"""Map from a short name in `--lora-targets` to the name of the kernel in plimsoll's models."""
 ALL_LINEAR = "all-linear"
 
 
@@ -76,7 +76,7 @@ def kernels_to_adapt(
 
 
 def named(paths: Sequence[str]) -> str:
-    """Returns a value of `--lora-targets` that matches these paths: short names, if every path has one."""
+    """Returns a value of `--lora-targets` that matches these paths: short names, or if a path has none, a pattern."""
     short = {f"blocks/{kernel}/kernel": name for name, kernel in KERNELS.items()}
     if all(path in short for path in paths):
         return ",".join(name for path, name in short.items() if path in paths)

@@ -8,10 +8,10 @@ step is skipped and the scale halved; after `PATIENCE` steps without an overflow
 The scale is a power of two, so scaling rounds nothing. Price: three numbers of state, one pass over every gradient, and
 the skipped steps. Only float16 needs it: bfloat16 and TF32 have the range of float32.
 
-In a step: `value_and_grad` of `loss * state.scale` for every micro-batch; `unscaled` for the sum of gradients; the
-usual update; `chosen` between new and old parameters and optimizer state, so that a skipped step advances neither
-moments nor the schedule's count; `adjusted` for the next state. The step's number does advance: it is the position in
-the data.
+A step calls `value_and_grad` of `loss * state.scale` for every micro-batch, `unscaled` on the sum of gradients, and the
+usual update. Then `chosen` takes the new or the old parameters and optimizer state, so that a skipped step advances
+neither moments nor the schedule's count. `adjusted` returns the next loss scale. The step's number does advance: it is
+the position in the data.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 FIRST, SMALLEST, LARGEST = 2.0**16, 1.0, 2.0**30
 PATIENCE = 2_000
-"""Good steps in a row after which the scale is doubled."""
+"""Steps in a row without an overflow after which the scale is doubled."""
 
 
 class LossScale(NamedTuple):

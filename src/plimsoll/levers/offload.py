@@ -1,7 +1,6 @@
 """Offload: optimizer state and frozen weights lie in the host's memory, and are fetched to the device in pieces.
 
-The optimizer state includes the average of the weights if it is kept in float32. An evaluation fetches the complete
-average.
+The optimizer state includes the EMA of the weights if it is kept in float32. An evaluation fetches all of it.
 
 AdamW keeps 8 bytes for each weight and reads them once a step. In pinned host memory they cost the device only the
 pieces in transfer: a layer of a stacked leaf, or as many rows as make `PIECE` elements. A loop fetches, changes and
@@ -35,9 +34,9 @@ from plimsoll.types import Offload
 DEVICE, HOST = "device", "pinned_host"
 """JAX's memory kinds. A device copies from pinned memory without the operating system."""
 SMALLEST_MOVED = 2**14
-"""Elements below which a leaf stays on the device: a step's number, a norm's moments."""
+"""Leaves with fewer elements stay on the device, like a step's number and the moments of a norm."""
 STACKED = 3
-"""Axes of a stack of matrices, whose first axis is the layers."""
+"""Number of axes of a stack of matrices, whose first axis counts layers."""
 PIECE = 2**22
 """Most elements of a piece, unless one row is larger: 16 MiB of float32, a quarter of a millisecond on PCIe 5."""
 
@@ -57,7 +56,7 @@ def memory_kinds(state: Any, offload: Offload) -> Any:
 
 
 def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
-    """Returns the bytes of one device's share that can be placed on the host, by part of the state."""
+    """Returns, by part of the state, the bytes of one device's share (1/`fsdp`) that can be placed on the host."""
     parts = dict.fromkeys(OFFLOADED["all"], 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if (part := _part(path, leaf)) is not None:
@@ -66,9 +65,9 @@ def movable_bytes(state: Any, *, fsdp: int = 1) -> dict[str, int]:
 
 
 def _part(path: tuple, leaf: Any) -> str | None:
-    """Returns the part of the state with which a leaf is moved; None if the leaf always stays on the device.
+    """Returns the name of the part of the state with which a leaf is moved; None if it always stays on the device.
 
-    Only stacks of layers are moved of frozen weights, because a dot reads any other matrix as a whole.
+    Of frozen weights, only stacks of layers are moved: any other matrix is read as a whole by a dot.
     """
     entry, *rest = (str(getattr(each, "key", each)) for each in path)
     if leaf.size < SMALLEST_MOVED:
@@ -86,7 +85,7 @@ def placed(state: Any, offload: Offload, mesh: Mesh | AbstractMesh, specs: Any =
         offload: Parts that lie on the host.
         mesh: Mesh. An abstract one (`mesh.abstract_mesh`, under `jax.set_mesh(mesh)`) keeps the memory kinds if the
             compiler's device has no memories, like NVIDIA's compiler without a card.
-        specs: Specs from `sharding.state_specs`; None for no splits.
+        specs: PartitionSpecs from `sharding.state_specs`; None if no leaf is split over devices.
     """
     kinds = memory_kinds(state, offload)
     specs = jax.tree.map(lambda _: PartitionSpec(), state) if specs is None else specs

@@ -14,7 +14,7 @@ and, for the weight gradient, a row-major layout of the transposed operand (`For
 the chip has no bfloat16 units: it then only costs time.
 
 A product returns the type of its first factor, float32 or bfloat16 (levers/activations.py), and sums in float32. The
-gradient of a weight or an activation has its type. The last argument of a dot has precision and platform.
+gradient of an array has the array's type. The last argument of a dot, `compute`, has precision and platform.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF3
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """Returns an array, like a weight stored in bfloat16, in the type of a dot's operands."""
+    """Casts `x`, like a weight stored in bfloat16, to the operand type of dots in `precision`."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 

@@ -1,7 +1,7 @@
 """Registry of all levers, by name. Imports no JAX.
 
 A new lever needs one file with its code, its bytes and its record (two files if the code imports JAX), and an entry
-here. A recipe's own file may add a lever with `register`.
+here. A user's recipe file may add a lever with `register`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ LEVERS: dict[str, Lever] = {
         PREFETCHED, ASYNC_SAVE,
     )
 }  # fmt: skip
-"""Levers by name, in the order in which options, words and tables list them."""
+"""Levers by name, in the order in which options, texts and tables list them."""
 
 SEARCH_ORDER = (
     "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
     "mlp_chunk",
 )  # fmt: skip
-"""Levers that the search combines, from the one it changes last. That is `layerwise`, which costs arithmetic: with a
-clip, 7/4 of that of the layers. Levers that are not named here follow."""
+"""Order of the levers in the search, which changes later levers before earlier ones. `layerwise` is earliest: it costs
+arithmetic, and with a clip 7/4 of that of the layers. Levers not named here come last."""
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
-"""Order in which the search changes chained levers: first the optimizer state, which loses least. Others come last."""
+"""Order in which the search changes chained levers: the optimizer state first, because fewer bits change its results
+least. Levers not named here come last."""
 RUNG_ORDER = (
     "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
     "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
     "embedding-8", "embedding-4",
 )  # fmt: skip
-"""Order of a ladder's rungs within a class of numerics. Others come last of their class."""
+"""Order of the rungs of `plimsoll ladder` among those with the same numerics. Rungs not named here come after these."""
 
 
 def register(lever: Lever) -> None:
@@ -64,36 +65,36 @@ def register(lever: Lever) -> None:
 
 
 def searched() -> list[Lever]:
-    """Returns the levers that the planner combines, from the one it changes last."""
+    """Returns the levers that the planner combines, in SEARCH_ORDER."""
     free = [lever for lever in LEVERS.values() if not lever.by_itself and not lever.chained]
     return _in_order(free, SEARCH_ORDER)
 
 
 def chained() -> list[Lever]:
-    """Returns the chained levers in order. The planner changes each after those before it reach their last value."""
+    """Returns the chained levers in order. The planner changes one after all before it have their smallest value."""
     return _in_order([lever for lever in LEVERS.values() if lever.chained], CHAIN_ORDER)
 
 
 def rungs() -> list[tuple[Lever, Rung]]:
-    """Returns every rung of a ladder with its lever, by class of numerics."""
+    """Returns every rung of `plimsoll ladder` with its lever, sorted by numerics: exact, mixed, compressed."""
     pairs = [(lever, rung) for lever in LEVERS.values() for rung in lever.rungs]
     place = {name: number for number, name in enumerate(RUNG_ORDER)}
     return sorted(pairs, key=lambda pair: (CLASSES.index(pair[0].touches), place.get(pair[1].name, len(place))))
 
 
 def numerics(levers: Mapping[str, Any]) -> Numerics:
-    """Returns the class of numerics of these levers: the last in `CLASSES` among their values."""
+    """Returns the numerics of these levers together: the one furthest from exact among their values."""
     classes = [lever.numerics(levers[name]) for name, lever in LEVERS.items() if name in levers]
     return CLASSES[max((CLASSES.index(numerics) for numerics in classes), default=0)]
 
 
 def plain() -> dict[str, Any]:
-    """Returns the plain value of every lever but the micro-batch, whose plain value is the whole batch."""
+    """Returns the plain value (off) of every lever but the micro-batch, whose plain value is the whole batch."""
     return {name: lever.plain for name, lever in LEVERS.items() if lever.plain is not None}
 
 
 def in_words(levers: Mapping[str, Any]) -> str:
-    """Returns levers in few words, like `remat none, loss whole, float32`."""
+    """Returns a short text for levers, like `remat none, loss whole, float32`."""
     words = (lever.described(levers[name]) for name, lever in LEVERS.items() if name in levers)
     return ", ".join(word for word in words if word)
 

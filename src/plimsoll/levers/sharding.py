@@ -24,31 +24,31 @@ from plimsoll.units import MIB
 
 DATA, FSDP = "data", "fsdp"
 ROWS = PartitionSpec((DATA, FSDP))
-"""The first axis split over all devices."""
+"""Split of the first axis over all devices."""
 CARRY = "carry"
-"""Entry of a state whose leaves have an axis of examples."""
+"""Entry of the training state that each example carries from step to step. Its leaves have a first axis of examples."""
 SMALLEST_SPLIT = 2**16
-"""Elements below which a leaf is not split: splitting a norm's scale saves nothing and costs a transfer."""
+"""Leaves with fewer elements are not split: splitting a norm's scale saves nothing and costs a transfer."""
 ALIKE = 4
 """Largest ratio of two axes that count as similar in size, like width and hidden width of a layer. The number of
 layers and the rank of an adapter are much smaller."""
 ALIGNED = 64
 """Alignment in bytes that JAX on a CPU needs to use memory without a copy."""
 TOGETHER_BYTES = 4 * MIB
-"""Most bytes of leaves that are summed in one call. Between processes on CPUs each sum has up to 4 ms of overhead: an
-idle thread of Gloo polls, and holds its core until the kernel's next tick (2026-11-27)."""
+"""Most bytes of leaves that one collective call sums. Between processes on CPUs each sum has up to 4 ms of overhead: an
+idle thread of Gloo polls, and holds its core until the kernel's next tick (notes, 2026-11-27)."""
 
 
 def mesh_of(devices: Sequence[Any], *, fsdp: int) -> Mesh:
-    """Returns a mesh in which each `fsdp` neighbouring devices share one copy of the state."""
+    """Returns a mesh in which every group of `fsdp` neighbouring devices shares one copy of the state."""
     return Mesh(np.asarray(devices).reshape(-1, fsdp), (DATA, FSDP))
 
 
 def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
     """Returns the split of a leaf: along the largest axis that `fsdp` divides; none for a small leaf.
 
-    Among axes of similar size it prefers one whose parts are whole quantisation blocks. Other parts would be gathered
-    for their update (optimizers/shards.py).
+    Among axes of similar size it prefers one whose parts are whole quantisation blocks. Otherwise the leaf would be
+    gathered for its update (optimizers/shards.py).
     """
     if fsdp == 1 or int(np.prod(shape)) < SMALLEST_SPLIT:
         return PartitionSpec()
@@ -61,7 +61,7 @@ def leaf_spec(shape: Sequence[int], *, fsdp: int) -> PartitionSpec:
 
 
 def state_specs(tree: Any, *, fsdp: int) -> Any:
-    """Returns a PartitionSpec for every leaf, an array or a shape. A state's carry is split by examples."""
+    """Returns a PartitionSpec for every leaf (array or shape) of a state. Its entry CARRY is split by examples."""
 
     def spec(path: tuple, leaf: Any) -> PartitionSpec:
         carried = bool(path) and getattr(path[0], "key", None) == CARRY
@@ -77,14 +77,14 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
 
 
 def with_shardings(shapes: Any, placed: Any) -> Any:
-    """Returns the shapes with shardings, as arguments for lowering a function."""
+    """Returns `shapes` with the shardings `placed`, as arguments for lowering a function."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, placed
     )
 
 
 def device_bytes(shapes: Any, *, fsdp: int) -> int:
-    """Returns one device's bytes of a tree that has no carry."""
+    """Returns the bytes of a tree on one device. The tree must not include CARRY."""
     held = 0
     for leaf in jax.tree.leaves(shapes):
         split = fsdp if FSDP in leaf_spec(leaf.shape, fsdp=fsdp) else 1
@@ -101,7 +101,7 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def on_devices(values: np.ndarray, sharding: Sharding) -> Array:
-    """Returns the array on devices, split by `sharding`. Processes do not communicate."""
+    """Copies an array to devices, split by `sharding`. Processes do not communicate."""
 
     def part(index: Any) -> np.ndarray:
         piece = values[index]
@@ -127,7 +127,7 @@ def by_rows(x: Array, *, axis: int = 0) -> Array:
 
 
 def rows_spec() -> PartitionSpec:
-    """Returns the split of an axis of examples: over all devices, or in `each_copy` over the devices of one copy."""
+    """Returns the split of an axis of examples: over all devices; inside `each_copy` over the devices of one copy."""
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
@@ -152,7 +152,7 @@ def _names(spec: PartitionSpec) -> list[str]:
 
 
 def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0) -> Callable[..., Any]:
-    """Returns the function such that each device applies it to its own examples.
+    """Returns `function`, changed so that each device applies it to its own examples.
 
     The partitioner cannot split a chip's kernel, nor a branch that depends on the examples.
 
@@ -208,7 +208,7 @@ def over_copies(tree: Any, *, in_few: bool = False) -> Any:
 
 
 def _sent_together(leaves: Sequence[Array]) -> list[list[int]]:
-    """Returns groups of indices of leaves: each of one dtype, and of at most `TOGETHER_BYTES` or of one leaf."""
+    """Returns groups of indices of leaves. A group has one dtype, and at most TOGETHER_BYTES unless it is one leaf."""
     groups: list[list[int]] = []
     latest: dict[Any, tuple[list[int], int]] = {}
     for number, leaf in enumerate(leaves):
@@ -225,7 +225,8 @@ def _sent_together(leaves: Sequence[Array]) -> list[list[int]]:
 def in_micro_batches(x: Array, accumulation: int) -> Array:
     """Splits (examples, ...) into (micro-batches, examples, ...).
 
-    In a mesh each micro-batch takes some examples of every device, so that none moves. The sums stay the same.
+    In a mesh each micro-batch takes some examples of every device, so that no example moves. Sums over micro-batches
+    stay the same.
     """
     if not in_mesh():
         return x.reshape(accumulation, -1, *x.shape[1:])
@@ -244,7 +245,7 @@ def joined(x: Array) -> Array:
 
 
 def like_state(tree: Any) -> Any:
-    """Constrains gradients and their sums to the parameters' split."""
+    """Constrains gradients and their sums to the same sharding as the parameters."""
     if not in_mesh():
         return tree
     fsdp = jax.sharding.get_abstract_mesh().shape[FSDP]

@@ -50,7 +50,7 @@ def join(high: UInt16[Array, "..."], rest: Int8[Array, "..."]) -> Float[Array, "
 
 
 def widen(high: UInt16[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the float32 of bfloat16 bits."""
+    """Converts the bits of bfloat16 to float32."""
     return lax.bitcast_convert_type(high.astype(jnp.uint32) << 16, jnp.float32)
 
 
@@ -68,12 +68,12 @@ def random_bits(key: UInt32[Array, ""], elements: UInt32[Array, "..."]) -> UInt3
 
 
 def random_key(step: Array, leaf: int) -> UInt32[Array, ""]:
-    """Returns the key of a step and a leaf."""
+    """Returns the random key for a step and the leaf with index `leaf`."""
     return _hash(_hash(step.astype(jnp.uint32) + jnp.uint32(GOLDEN)) ^ jnp.uint32(leaf * GOLDEN % 2**32))
 
 
 def as_bits(weights: Array) -> UInt16[Array, "..."]:
-    """Returns bfloat16 as its bits. XLA for CPU can update a part of them in place, but not of a bfloat16 array."""
+    """Returns the bits of a bfloat16 array, because XLA for CPU can update parts of integer arrays in place."""
     return lax.bitcast_convert_type(weights, jnp.uint16)
 
 
@@ -82,32 +82,32 @@ def as_bfloat16(bits: UInt16[Array, "..."]) -> Array:
 
 
 def readable(tree: Any) -> Any:
-    """Returns weights as the forward pass reads them: the bits of bfloat16 as bfloat16, the rest as it is."""
+    """Returns weights as the forward pass reads them: uint16 bits as bfloat16, all other leaves unchanged."""
     return jax.tree.map(lambda leaf: as_bfloat16(leaf) if leaf.dtype == jnp.uint16 else leaf, tree)
 
 
 class InParts(NamedTuple):
-    """Weights that a task reads in parts: layers of a stack, rows of a table.
+    """Weights that a model reads in parts: layers of a stack, rows of a table.
 
-    To slice a bfloat16 array, XLA for CPU widens all of it to float32, and the gradient again for every part.
+    To slice a bfloat16 array, XLA for CPU widens all of it to float32, and its gradient again for every part.
     """
 
     bits: UInt16[Array, "..."]
     gradient: Float[Array, "..."]
-    """Argument for which the float32 gradient is computed. Its values are not read."""
+    """Array with respect to which the float32 gradient is computed. Its values are not read."""
 
 
 def parts_of(task: Any) -> tuple[str, ...]:
-    """Returns the names of the weights that a task reads in parts."""
+    """Returns the names of the weights that a task (model and loss) reads in parts."""
     return task.in_parts if isinstance(task, ReadsInParts) else ()
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns the argument of the gradient: readable weights, or zeros for stored bits of entries that are `in_parts`.
+    """Returns the argument of `jax.grad`: readable weights, with zeros for stored bits in the entries `in_parts`.
 
     Args:
         stored: Weights as they are stored; a dict if `in_parts` names entries.
-        in_parts: Entries that the task reads by `opened` and `rows` (`types.ReadsInParts`).
+        in_parts: Entries that the model reads by `opened` and `rows` (`types.ReadsInParts`).
     """
 
     def zeros(leaf: Array) -> Array:
@@ -119,7 +119,7 @@ def learned(stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns the weights that a task receives: `learned`, where the zeros of entries `in_parts` become `InParts`."""
+    """Returns the weights that the loss receives: `learned`, where the zeros of entries `in_parts` become `InParts`."""
 
     def both(gradient: Array, bits: Array) -> Array | InParts:
         return InParts(bits, gradient) if bits.dtype == jnp.uint16 else gradient
@@ -132,7 +132,7 @@ def read(learned: Any, stored: Any, in_parts: Sequence[str]) -> Any:
 
 
 def opened(params: Any) -> Any:
-    """Returns every leaf of a tree from `read`, or of one layer of it, as the forward pass reads it."""
+    """Returns a tree from `read`, or one of its layers, with every leaf as the forward pass reads it."""
 
     def opened_leaf(leaf: Any) -> Any:
         return _bfloat16(leaf.bits, leaf.gradient) if isinstance(leaf, InParts) else leaf

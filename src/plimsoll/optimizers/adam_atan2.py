@@ -59,7 +59,7 @@ class AdamATan2State(NamedTuple):
 
 
 def adam_atan2(settings: AdamATan2, steps: int) -> optax.GradientTransformation:
-    """Returns the rule of a run of `steps` as an optax transformation; its `update` needs the parameters."""
+    """Returns the rule for a run of `steps` steps: an optax transformation whose `update` needs the parameters."""
     import jax
     import jax.numpy as jnp
     import optax

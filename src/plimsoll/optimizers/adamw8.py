@@ -39,7 +39,7 @@ from plimsoll.optimizers.streaming import clipped
 from plimsoll.types import NORMS_AND_BIASES, WHOLE, Storage
 
 SMALLEST = 4096
-"""Elements below which a leaf stays float32, because it is too small to save much."""
+"""A leaf with fewer elements stays float32, because it is too small to save much."""
 
 
 class Adam(NamedTuple):
@@ -51,7 +51,7 @@ class Adam(NamedTuple):
     epsilon: float
     weight_decay: float
     clip_norm: float | None
-    """None for no clipping."""
+    """Largest global norm of the gradient; None for no clipping."""
 
 
 class Moments(NamedTuple):
@@ -78,26 +78,26 @@ class Numbers(NamedTuple):
     """Inputs of one update besides the leaf: float32 scalars, except `step` (int32)."""
 
     clip: Array
-    """Factor of the gradient."""
+    """Factor of the gradient that clips it."""
     mean_scale: Array
     root_scale: Array
-    """Bias corrections of the mean and of the second moment's root."""
+    """`mean_scale` and `root_scale` correct the bias of the mean and of the second moment's square root."""
     rate: Array
     step: Array
 
 
 class Kind(NamedTuple):
-    """Storage of one leaf: bits of moments and weights, weight decay, and number."""
+    """Storage of one leaf: bits of its moments and weights, whether it has weight decay, and its index."""
 
     moments: int
     weight: int
     decays: bool
     number: int
-    """Number of the leaf in the tree's order, for its random numbers."""
+    """Index of the leaf in the tree's order, which seeds its random numbers."""
 
 
 def build(adam: Adam, storage: Storage = WHOLE) -> InPlace:
-    """Returns AdamW's update rule for a storage. With 32 bits everywhere it is optax's own AdamW."""
+    """Returns AdamW's update rule for the bits in `storage`. If all are 32, it is optax's own AdamW."""
     if not storage.updates_whole:
         return adamw8(adam, storage)
     rule = optax.adamw(
@@ -114,7 +114,7 @@ def build(adam: Adam, storage: Storage = WHOLE) -> InPlace:
 def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
     """Returns the bits of the moments (8, 16 or 32) and of the weights (16, 24 or 32) of a leaf at `path`.
 
-    Only a large matrix of whole blocks has fewer than 32. A leaf may be stored already: uint16 counts as a float.
+    Only a large matrix of whole blocks of 64 has fewer than 32. `leaf` may be stored already: uint16 counts as a float.
     """
     words = words_of(path)
     large = leaf.size >= SMALLEST and leaf.size % BLOCK == 0
@@ -126,10 +126,10 @@ def bits_of(path: tuple, leaf: Any, storage: Storage) -> tuple[int, int]:
 
 
 def adamw8(adam: Adam, storage: Storage, *, piece: int = PIECE) -> InPlace:
-    """Returns AdamW's rule for state or weights of fewer bits, which updates `piece` elements at a time; see `InPlace`.
+    """Returns AdamW's rule for state or weights in fewer bits. It updates `piece` elements at a time; see `InPlace`.
 
-    `store` keeps narrow weights as the bits of bfloat16 (uint16), which every backend can update in place. `apply` and
-    `update` also accept bfloat16 leaves; on a CPU each is then copied during its update.
+    `store` keeps weights of 16 or 24 bits as the bits of bfloat16 (uint16), which every backend can update in place.
+    `apply` and `update` also accept bfloat16 leaves; on a CPU each is then copied during its update.
     """
     rule = _Rule(adam, storage, piece)
     return InPlace(rule.init, rule.update, rule.apply, rule.store, Parts(adam.clip_norm, rule.layer, rule.rest))
@@ -189,7 +189,7 @@ class _Rule(NamedTuple):
         moments_and_gradient_and_kinds: tuple[Any, Any, Any],
         layer: Array | None = None,
     ) -> tuple[Any, Any, Array]:
-        """Updates every leaf of `stored`, or layer `layer` of each, in turn. Returns weights, moments and a token."""
+        """Updates every leaf, or layer `layer` of each. Returns weights, moments and the next token (`over_pieces`)."""
         leaves, tree = jax.tree.flatten(stored)
         others = [tree.flatten_up_to(other) for other in moments_and_gradient_and_kinds]
         changed = []
@@ -242,7 +242,7 @@ class _Leaf:
         self.key = weight_bits.random_key(now.step, kind.number)
 
     def walk(self, leaf: Array, moments: Moments, gradient: Array, token: Array) -> tuple[tuple[Array, Moments], Array]:
-        """Returns the leaf's next weights and moments, and a token that depends on them."""
+        """Returns the leaf's next weights and moments, and a token (`over_pieces`) that depends on them."""
         stored = weight_bits.as_bits(leaf) if leaf.dtype == jnp.bfloat16 else leaf
         changed = stored, moments
         if leaf.size < SMALLEST or leaf.size % BLOCK:
@@ -268,7 +268,7 @@ class _Leaf:
         return self.blocks((leaf, moments), gradient, token, index=index)
 
     def blocks(self, changed: Any, gradient: Array, token: Array, *, index: Array | int = 0) -> tuple[Any, Array]:
-        """Updates a device's part of a leaf of whole blocks, or layer `index` of it, in pieces."""
+        """Updates, in pieces, a device's part of a leaf of whole blocks of 64, or layer `index` of it."""
         size, rows = changed[0].size, gradient.size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
@@ -283,7 +283,7 @@ class _Leaf:
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def rows(self, start: Array, changed: tuple[Array, Moments], gradient: Array) -> tuple[Array, Moments]:
-        """Returns new rows of `changed`, from row `start` on."""
+        """Updates the rows `changed` of a leaf, whose first row has index `start`."""
         stored, moments = changed
         adam, now = self.adam, self.now
 
@@ -327,5 +327,5 @@ class _Leaf:
 
 
 def _float32(leaf: Array) -> Array:
-    """Returns a leaf in float32: of a float type, or uint16 bits of bfloat16."""
+    """Converts a leaf to float32. A uint16 leaf holds the bits of bfloat16."""
     return weight_bits.widen(leaf) if leaf.dtype == jnp.uint16 else leaf.astype(jnp.float32)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optax(Optimizer):
-    """Any optax transformation. Its schedule is unknown, and does not depend on the run's length."""
+    """Any optax transformation. Its learning-rate schedule is unknown, and does not depend on the run's length."""
 
     transformation: Any = field(metadata={"option": False})
 

@@ -23,25 +23,25 @@ Trees = tuple[Any, Any]
 """Stored parameters and optimizer state."""
 
 PIECE = 7 * 2**16
-"""Elements of a piece. With half as many, one large leaf takes as long, and forty leaves of 0.4M 1.5 times as long."""
+"""Elements of a piece. With half as many, updating forty leaves of 0.4M elements takes 1.5 times as long."""
 
 
 class Layer(NamedTuple):
-    """A layer of the parameters."""
+    """One layer of stacked parameters."""
 
     stacked: str
     """Entry of the parameters whose leaves have a leading axis of layers."""
     number: Array
-    """Number of the layer, int32 from 0."""
+    """Index of the layer, int32 from 0."""
 
 
 class Parts(NamedTuple):
     """Updates of one part of the parameters at a time, for rules that are elementwise except for a clip.
 
-    `layer(trees, gradient, at, clip, token)` updates one layer, whose `gradient` has no axis of layers, and returns the
-    next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but `stacked`.
-    It is called last, because it counts the step. The gradient is multiplied by `clip`, a float32 scalar that the
-    caller computes from the norm of the whole gradient.
+    `layer(trees, gradient, at, clip, token)` updates layer `at` of `trees` (weights and state) by its `gradient`, and
+    returns the next trees and token (see `over_pieces`). `rest(trees, gradient, stacked, clip)` updates all entries but
+    `stacked`. It is called after all layers, because it counts the step. The gradient is multiplied by `clip`, a
+    float32 scalar that the caller computes from the norm of the whole gradient.
     """
 
     clip_norm: float | None
@@ -52,10 +52,10 @@ class Parts(NamedTuple):
 class InPlace(optax.GradientTransformation):
     """An optax transformation whose state and parameters may be stored in fewer bits than float32.
 
-    `store(params)` returns float32 parameters as they are stored between steps. `init(params)` takes the float32
-    parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`. `apply(gradient, state, stored)`
-    returns the next `(stored, state)`: donate both. `update(gradient, state, params)` is for composition with optax,
-    and returns float32 updates, as large as the parameters.
+    `store(params)` converts float32 parameters to the form in which they are stored between steps. `init(params)` takes
+    the float32 parameters, too. The forward pass reads `levers.weight_bits.readable(stored)`.
+    `apply(gradient, state, stored)` returns the next `(stored, state)`: donate both. `update(gradient, state, params)`
+    is for composition with optax, and returns float32 updates, as large as the parameters.
     """
 
     apply: Apply
@@ -63,9 +63,9 @@ class InPlace(optax.GradientTransformation):
     parts: Parts | None
     """Updates of parts; None for a rule that needs the whole gradient at once."""
     average: Average | None
-    """Rule for an average of the weights; None for no average."""
+    """Rule for an average (EMA) of the weights; None for no average."""
     row_rule: RowRule | None
-    """Rule for the tables of a task that reads some; None for no tables."""
+    """Update rule for tables of which a step reads only some rows (`types.ReadsTables`); None without such tables."""
 
     def __new__(
         cls,
@@ -85,12 +85,12 @@ class InPlace(optax.GradientTransformation):
 def in_place(
     optimizer: optax.GradientTransformation, *, average: Average | None = None, row_rule: RowRule | None = None
 ) -> InPlace:
-    """Returns any optax transformation as an `InPlace`, with float32 parameters unless it is one already.
+    """Returns any optax transformation as an `InPlace`. One that is no `InPlace` yet has float32 parameters.
 
     Args:
-        optimizer: The transformation. An `InPlace` keeps its functions, average and rule for rows.
-        average: Rule for an average of the weights.
-        row_rule: Rule for the rows of tables (`types.ReadsTables`).
+        optimizer: The transformation. An `InPlace` keeps its functions.
+        average: Rule for an average of the weights; by default that of `optimizer`, if any.
+        row_rule: Rule for the rows of tables (`types.ReadsTables`); by default that of `optimizer`, if any.
     """
     if isinstance(optimizer, InPlace):
         rule = optimizer
@@ -127,9 +127,9 @@ def over_pieces(
     """Applies `change(first_row, changed, read)` to pieces of `piece` rows, and writes each result over its input.
 
     `changed` and `read` are pytrees of arrays with `rows` rows. `change` gets the same rows of all arrays, and returns
-    new rows of `changed`. If `changed` has more rows, those from `first` on are changed, and `first_row` counts from
-    the beginning of `changed`. `token` is a nonnegative int32. An update that gets the returned token runs after this
-    one; otherwise XLA would hold the temporaries of many leaves at once.
+    new rows of `changed`. If `changed` has more rows than `rows`, those from `first` on are changed, and `first_row`
+    counts from the beginning of `changed`. `token` is a nonnegative int32 that orders updates: an update that gets the
+    returned token runs after this one. Otherwise XLA would hold the temporaries of many leaves at once.
     """
 
     def one_piece(start: Array, count: int, changed: Any, token: Array) -> tuple[Any, Array]:
@@ -163,7 +163,8 @@ def over_layer(
 ) -> tuple[Any, Array]:
     """Applies `over_pieces` to one layer of `stacked`.
 
-    `stacked` holds arrays of (layers, *shape). `layer`, an array of that shape, is the one that `change` reads.
+    `stacked` holds arrays of (layers, *shape), of which layer `number` is changed. `layer` has that shape: the array
+    that `change` reads, like a gradient.
     """
     rows = layer.shape[0] if layer.ndim > 1 else 1
     read = layer.reshape(rows, -1)
@@ -180,11 +181,11 @@ def over_layer(
 
 
 def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[Any, Array]:
-    """Returns `function(*operands)`, not fused with its surroundings, and the next token.
+    """Returns `function(*operands)`, not fused with its surroundings, and the next token (`over_pieces`).
 
-    If XLA fused it with the write of a piece, it would copy the whole array for each piece. An optimization barrier
-    prevents that, but XLA for CPU removes barriers before it fuses. There a branch that is always taken, which the
-    compiler cannot know, gives as few temporaries as a barrier that stays.
+    If XLA fused the function with the write of a piece, it would copy the whole array for each piece. An optimization
+    barrier prevents that, but XLA for CPU removes barriers before it fuses. There a conditional replaces the barrier:
+    the same branch is always taken, which the compiler cannot know.
     """
 
     def branch(token: Array, *operands: Any) -> tuple[Any, Array]:
@@ -202,9 +203,9 @@ def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[
 
 
 def at_once(function: Callable[[Any, Array], tuple[Any, Array]], carry: Any, token: Array) -> tuple[Any, Array]:
-    """Returns `function(carry, token)`, computed before any operation that gets the returned token.
+    """Returns `function(carry, token)`, computed before any operation that gets the returned token (`over_pieces`).
 
-    On a CPU it is a loop of one round, a number that the compiler cannot know.
+    On a CPU the function runs in a loop of one round, a number that the compiler cannot know.
     """
 
     def loop(token: Array, carry: Any) -> tuple[Any, Array]:

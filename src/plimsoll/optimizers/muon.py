@@ -7,8 +7,8 @@ momentum to about one. The factor is that of Liu et al. 2025, https://arxiv.org/
 of AdamW's, so both kinds of weights share one learning rate, and AdamW's is a good first guess.
 
 State: 4 bytes for each weight of a matrix, 8 for the others. Price: fifteen matrix products for each matrix and step,
-whatever the batch, each with temporaries of a stack of kernels. It needs whole matrices, so it supports no lever that
-updates a piece at a time. The rule is optax's.
+whatever the batch, each with temporaries as large as a stack of layers' matrices. It needs whole matrices, so it
+supports no lever that updates a piece at a time. The rule is optax's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Muon(Rates):
         import optax
         from optax.contrib import muon
 
-        # Decay comes last, because optax's muon would also decay norms and biases.
+        # Weight decay is added at the end, because optax's muon would also decay norms and biases.
         rate = self.schedule(steps)
         unscaled = muon(
             1.0,

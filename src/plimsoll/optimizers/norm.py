@@ -18,9 +18,10 @@ from plimsoll.levers import weight_bits
 from plimsoll.levers.sharding import in_mesh
 
 LANES = 2**12
-"""Elements of a piece, and number of partial sums, which fit a core's first cache."""
+"""Elements of a piece, and number of partial sums, which fit a core's L1 cache."""
 LARGE, LANES_OF_LARGE = 2**22, 2**16
-"""Elements from which a leaf is large, and its number of partial sums: fewer summands in each, so less rounding."""
+"""Number of elements from which a leaf is large, and number of its partial sums. More sums have fewer summands each, so
+less rounding."""
 
 
 def global_norm(tree: Any) -> Float[Array, ""]:
@@ -59,9 +60,9 @@ def shrinking(norm: Float[Array, ""], most: float) -> Float[Array, ""]:
 
 
 def clip_by_norm(most: float) -> optax.GradientTransformation:
-    """Returns `optax.clip_by_global_norm` with this module's norm, and one factor for all elements.
+    """Returns a clip like `optax.clip_by_global_norm`, with this module's norm, and one factor for all elements.
 
-    optax divides each element, and XLA would store the quotients before it uses them twice.
+    optax divides each element, and XLA would store the quotients, because they are used twice.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ EMBEDDINGS = frozenset({"embedding", "embeddings", "embed", "wte", "wpe", "head"
 """Words in the path of leaves with a row or column for each token. Their moments depend on how frequent a token is."""
 
 TYPICAL_STEPS = 10_000
-"""Steps of a run that are assumed to find an optimizer's levers before the length is known."""
+"""Assumed number of steps of a run whose length is not known yet, to ask an optimizer which levers it supports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Optimizer(Part):
 
         Args:
             steps: Optimizer steps of the whole run, for the learning-rate schedule.
-            storage: Bits per stored number of weights and optimizer state. All are 32 unless `levers` says more.
+            storage: Bits per stored number of weights and optimizer state. All are 32 unless `levers` allows less.
         """
 
     def schedule(self, steps: int) -> Callable[[Any], Any] | None:
@@ -95,7 +95,7 @@ class Corners(NamedTuple):
     """Steps at which the learning rate changes its course, counted from 0."""
 
     peak: int
-    """Step with the peak rate, the first one after warm-up."""
+    """First step after the warm-up, with the peak rate."""
     fall: int
     """Last step with the peak rate."""
     end: int
@@ -104,7 +104,7 @@ class Corners(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Optimizer):
-    """Settings of a rule whose learning rate has a warm-up and a decay. `schedule` returns it for use in `rule`.
+    """Settings of an update rule whose learning rate has a warm-up and a decay. `rule` gets the rate from `schedule`.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,8 @@ class Rates(Optimizer):
 
     rises_from_zero: ClassVar[bool] = True
     """If True, the first step has rate 0, and a warm-up of at least the run's length is cut to a tenth of the run.
-    Otherwise the first of n warm-up steps has 1/n of the peak, and the rate is always float32, as published for TRM."""
+    Otherwise step 0 of n warm-up steps has 1/n of the peak, and the rate is always float32, as published for Tiny
+    Recursive Models."""
 
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate, reached at the end of warm-up."""
@@ -124,7 +125,7 @@ class Rates(Optimizer):
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
     default_warmup_steps: NonNegativeInt | None = 100
-    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, the warm-up is
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. If None, the warm-up is
     --warmup-fraction of any run."""
     warmup_fraction: Share = 0.1
     """Largest share of the run that is warm-up, if --warmup-steps is not given."""
@@ -138,7 +139,7 @@ class Rates(Optimizer):
     """Learning rate at the end of the run, as a fraction of its peak."""
 
     def warmup(self, steps: int) -> int:
-        """Returns the steps of the warm-up in a run of `steps`."""
+        """Returns the number of warm-up steps in a run of `steps` steps."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         share = self.warmup_fraction * steps
@@ -156,7 +157,7 @@ class Rates(Optimizer):
             peak = max(1, warmup) - 1
             end = max(steps - 1, peak + 1)
 
-        # In a run that is all warm-up, `end - falling` may come before the peak.
+        # In a run that is all warm-up, `end - falling` may be before the peak.
         falling = max(1, round(self.decay_fraction * steps))
         fall = max(peak, end - falling) if self.decay == "wsd" else peak
         return Corners(peak, fall, end)
@@ -196,10 +197,10 @@ class Rates(Optimizer):
         return lambda count: jnp.asarray(curve(jnp.asarray(count, jnp.float32)), jnp.float32)
 
     def same_beginning(self, steps: int, longer: int, *, taken: int) -> bool:
-        """Returns whether runs of `steps` and of `longer` steps have the same first `taken` learning rates.
+        """Returns True if runs of `steps` and of `longer` steps have the same first `taken` learning rates.
 
-        They do during a warm-up of equal length; with `decay="wsd"` until the rate of the shorter run begins to fall;
-        and always without a decay.
+        Rates are equal during a warm-up of equal length; with `decay="wsd"` until the rate of the shorter run begins to
+        fall; and always without a decay.
         """
         if steps == longer:
             return True
@@ -212,7 +213,7 @@ class Rates(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(Rates):
-    """Settings of an elementwise rule with clipping of the gradient before it (`streaming.clipped`)."""
+    """Settings of an elementwise update rule that follows a clip of the gradient (`streaming.clipped`)."""
 
     clip_norm: NonNegativeFloat | None = 1.0
     """Largest global norm of a step's gradient; larger gradients are scaled down to it. 0 for no clipping."""

@@ -25,7 +25,7 @@ def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array
 
 
 class Split(NamedTuple):
-    """Split of a leaf along one axis into `parts`. The leaf is seen as (outer, row), with the axis first in `row`."""
+    """Split of a leaf along one axis into `parts`. `row` is the size of this and later axes, `outer` of the others."""
 
     spec: PartitionSpec
     parts: int
@@ -34,9 +34,9 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, shape: Sequence[int]) -> "Split":
-        """Returns the split of a leaf by levers/sharding.py.
+        """Returns the split that levers/sharding.py gives a leaf of this shape.
 
-        A leaf whose parts are not whole blocks counts as not split, and is gathered.
+        A leaf whose parts are not whole blocks of 64 counts as not split, and is gathered.
         """
         whole = cls(PartitionSpec(), 1, 1, math.prod(shape))
         if not in_mesh():
@@ -52,7 +52,7 @@ class Split(NamedTuple):
     def over_shards(
         self, function: Callable[[Any, Any, Array], tuple[Any, Array]], changed: Any, read: Any, token: Array
     ) -> tuple[Any, Array]:
-        """Applies `function(changed, read, token)` on every device to its own part of the leaf and of the scales."""
+        """Applies `function(changed, read, token)` on every device to its own part of the leaf and its scales."""
         if self.parts == 1:
             return function(changed, read, token)
         size = self.outer * self.row
@@ -70,7 +70,7 @@ class Split(NamedTuple):
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def block_numbers(self, held: Array) -> Array:
-        """Returns the numbers of blocks in the whole leaf, from their numbers `held` in the device's part."""
+        """Returns the indices of blocks in the whole leaf, from their indices `held` in the device's part."""
         if self.parts == 1:
             return held
         per_device = self.row // BLOCK // self.parts

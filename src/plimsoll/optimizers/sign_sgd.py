@@ -30,7 +30,7 @@ class RowRule:
 
         Args:
             tables: Tables, by name.
-            rows: Number of the row that each example reads, by name of the table.
+            rows: Index of the row that each example reads, by name of the table.
             gradients: Gradients of these rows, (examples, width), by name of the table.
             step: Number of earlier steps, int32.
             taken: If False, the tables do not change.
@@ -47,6 +47,6 @@ class RowRule:
             old = table.at[read].get(mode="fill", fill_value=0, indices_are_sorted=True)
             new = old * (1 - rate * self.weight_decay) - rate * jnp.sign(summed)
             chosen = jnp.where(taken, new, old)
-            # Padding of `read` is a row number beyond the end, which "drop" ignores.
+            # `read` is padded with an index beyond the last row, which "drop" ignores.
             new_tables[name] = table.at[read].set(chosen, mode="drop", indices_are_sorted=True)
         return new_tables

@@ -1,4 +1,4 @@
-"""Elementwise rules of optax on some rows of one leaf at a time: layer by layer, or over a state in host memory.
+"""Applies elementwise rules of optax to some rows of one leaf at a time: layer by layer, or with state in host memory.
 
 levers/offload.py explains state in host memory. The update is optax's own, called with rows of one leaf while all other
 leaves are None, so results and state equal those of a whole update.
@@ -27,8 +27,8 @@ def streaming(
     Args:
         rule: Elementwise rule, like AdamW under a schedule: an update depends on one element of gradient, state and
             weight, and on shared numbers like a count. This is not checked: another rule would give wrong results.
-        first: Rule for the whole gradient that has no state of its own, like a clip to a global norm.
-        parts: Updates of parts of the parameters.
+        first: Stateless rule for the whole gradient, applied before `rule`, like a clip to a global norm.
+        parts: Updates of parts of the parameters, like single layers.
     """
     whole = rule if first is None else optax.chain(first, rule)
 
@@ -46,7 +46,7 @@ def streaming(
 
 
 def clipped(rule: optax.GradientTransformation, clip_norm: float | None) -> InPlace:
-    """Returns an elementwise rule after a clip to a global norm, with `streaming` and `Parts`.
+    """Returns a clip to a global norm followed by an elementwise rule, which can stream state and update in parts.
 
     A `clip_norm` of None or 0 does not clip.
     """
@@ -64,11 +64,11 @@ class _Update:
         self.rule = rule
         structure = jax.tree.structure(trees[0])
         self.nodes, self.form = jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
-        """The parameters, then trees of the state with their structure, and leaves outside these trees (counts)."""
+        """The parameters, trees of the state with their structure (moments), and the state's other leaves (counts)."""
         self.own = [place for place, node in enumerate(self.nodes) if jax.tree.structure(node) == structure]
 
     def of(self, own: list[Any], gradient: Any) -> list[Any]:
-        """Returns all nodes after an update of a part of the parameters. `own` has that part of each tree."""
+        """Returns all nodes after an update of some parameters. `own` has these parameters and their moments."""
         before = list(self.nodes)
         for place, part in zip(self.own, own, strict=True):
             before[place] = part
@@ -77,20 +77,21 @@ class _Update:
         return self.form.flatten_up_to((optax.apply_updates(weights, updates), state))
 
     def of_rows(self, alone: Callable[[Any], Any], rows: list[Array], gradient: Array) -> list[Array]:
-        """Returns new rows of one leaf. `alone` puts them into a tree without other leaves, for masks by path."""
+        """Returns new rows of one leaf. `alone` puts rows into a tree at the leaf's path, on which masks depend."""
         after = self.of([alone(part) for part in rows], alone(gradient))
         return [jax.tree.leaves(after[place])[0] for place in self.own]
 
 
 def _alone(form: Any, number: int, part: Any) -> Any:
-    """Returns a tree of this structure with `part` as leaf `number`, and None for all others."""
+    """Returns a tree with the structure `form`, `part` as the leaf with index `number`, and None for all others."""
     return form.unflatten([part if place == number else None for place in range(form.num_leaves)])
 
 
 def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
     """Returns the `Parts` of an elementwise optax transformation, like Adam without its clip.
 
-    Trees of the state with the parameters' structure are cut like these; all other leaves (counts) are shared.
+    Trees of the state with the parameters' structure (moments) are cut as parameters are. All parts share the other
+    leaves (counts).
     """
 
     def layer(trees: Trees, gradient: Any, at: Layer, clip: Array, token: Array) -> tuple[Trees, Array]:
@@ -132,7 +133,7 @@ def _streamed(rule: optax.GradientTransformation, gradient: Any, state: Any, par
     slopes, form = jax.tree.flatten(gradient)
     held = [form.flatten_up_to(update.nodes[place]) for place in update.own]
 
-    # Update the shared leaves, then one leaf after another.
+    # Update shared leaves (counts), then one leaf after another.
     nothing = _alone(form, -1, None)
     after = update.of([nothing for _ in update.own], nothing)
     for number, slope in enumerate(slopes):

@@ -1,6 +1,6 @@
 """Actions between steps: evaluating and saving. Each action decides when it is due.
 
-A new action is a class like `Save` and `Evaluate`, and a line in `loop.run_steps`, which explains the order.
+A new action is a class like `Save` and `Evaluate`, and a line in `loop.run_steps`, which explains their order.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Evaluate:
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if the evaluation of this session's initial state is due, but a signal stopped it before."""
+        """Returns True if this session's initial state was not evaluated when due, because a signal stopped that."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:

@@ -1,8 +1,8 @@
 """Bytes that count against the budget, current and peak, and recognition of out-of-memory errors.
 
-On an accelerator the allocator's bytes in use count, and the allocator has the budget as its limit
-(`environment.on_card`). On a CPU the resident set counts. An allocation on a CPU fails only under an address-space
-limit.
+On an accelerator, these are the bytes in use of JAX's allocator, which has the budget as its limit
+(`environment.on_card`). On a CPU, they are the resident set. An allocation on a CPU fails only if the process has an
+address-space limit.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ WRITTEN_BYTES, READ_BYTES = 64 * MIB, 16 * MIB
 """Limits on the bytes that Orbax writes or reads concurrently. A larger shard raises the limit. Orbax holds bytes twice
 while it reads them."""
 STATE = "state"
-"""Name of Orbax's folder in a checkpoint."""
+"""Name of the folder in a checkpoint to which Orbax writes the arrays."""
 FROZEN = "['params']['frozen']"
 """Path of the frozen weights in a state."""
 DISK_IS_FULL = ("No space left", "RESOURCE_EXHAUSTED", "Disk quota", "ENOSPC")
@@ -154,7 +154,7 @@ class Checkpoints:
             pending.result()
 
     def newest(self, like: Any) -> tuple[Loaded | None, list[str]]:
-        """Loads the newest undamaged checkpoint onto the devices of `like`, which need not be those that saved it.
+        """Loads the newest undamaged checkpoint onto the devices of `like`. Other devices may have saved it.
 
         Args:
             like: A state, or its shapes with shardings. If `self.frozen` is False, its frozen weights are not loaded.
@@ -254,7 +254,8 @@ def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: Folder of the checkpoint.
-        wanted: Path in the state to a NumPy array, for a NumPy array, or to a shape with a sharding, for a JAX array.
+        wanted: Map from a path in the state to a NumPy array, which is read as NumPy array, or to a shape with a
+            sharding, which is read as JAX array.
     """
     from orbax.checkpoint import v1 as ocp
 
@@ -269,8 +270,8 @@ def require_fitting(folder: Path, wanted: Mapping[str, Any], *, only: str | tupl
 
     Args:
         folder: Folder of the checkpoint.
-        wanted: Path in the state to an array or a shape.
-        only: Prefixes of the checkpoint's paths to compare. `wanted` must hold no others.
+        wanted: Map from a path in the state to an array or a shape.
+        only: Prefixes of the checkpoint's paths to compare. `wanted` must hold no other paths.
     """
     position = Position.read(folder)
     saved = {path: (tuple(shape), dtype) for path, shape, dtype in position.leaves if path.startswith(only)}

@@ -225,7 +225,7 @@ def require_alike(facts: Mapping[str, Any]) -> list[str]:
 
 
 def leave() -> None:
-    """Disconnects from the other processes after all have called it. Without it, the end of one aborts the others."""
+    """Disconnects from the other processes once all have called this. Otherwise the end of one aborts the others."""
     if processes() > 1:
         barrier("end")
         jax.distributed.shutdown()
@@ -254,7 +254,7 @@ def end(code: int, *, together: bool) -> NoReturn:
 
 
 class Agreement:
-    """Agreement of all processes on the largest request of any process.
+    """Agreement of all processes on the largest request (an int, like `stop.Reason`) of any process.
 
     The result arrives one call later, so no process waits for another.
     """

@@ -20,8 +20,8 @@ PIECE = 2**20
 def fingerprint(leaves: Iterable[tuple[str, np.ndarray]], position: Mapping[str, Any]) -> str:
     """Returns a SHA-256 that is equal for two runs if their states are bit-identical.
 
-    The hash covers parameters, optimizer, EMA, carry, step, RNG and the data loader's position. It does not cover plan,
-    times or paths.
+    The hash covers parameters, optimizer, EMA, carry (state of examples), step, RNG and the data loader's position. It
+    does not cover plan, times or paths.
 
     Args:
         leaves: Path and array of each leaf of the state, in the order of a checkpoint.

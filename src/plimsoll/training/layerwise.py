@@ -23,14 +23,14 @@ def make_layerwise_step(
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
     """Returns a step with the signature of `training.step.make_step`'s step.
 
-    Levers that cannot be combined with this step were already rejected by the lever's record.
+    The record of this lever has already rejected levers that cannot be combined with it.
 
     Args:
-        task: The task, in layers.
+        task: The model and its loss, split into layers.
         rule: The update rule of the task's optimizer.
         passes: Backward passes: 1, or 2 if gradients are clipped.
         inputs_on_host: Keep the inputs of layers in host memory until the backward pass.
-        norms: Norms of the gradient in the metrics.
+        norms: Gradient norms to report as metrics: of the whole gradient, or also of each layer.
     """
     parts = rule.parts
     assert isinstance(task, Layered)
@@ -98,7 +98,7 @@ class _Walk:
         else:
             below, squares = self.squares(trees[0][stacked], inputs, batch, cotangent)
 
-        # Gradient of the weights outside the layers, from input and output side; norm of the whole gradient.
+        # Gradient of the weights before and after the layers, and norm of the whole gradient.
         gradient = jax.tree.map(jnp.add, above, pull_entered(below)[0])
         norm = jnp.sqrt(squares.total + _squares(gradient))
         if most is not None:
@@ -159,7 +159,7 @@ class _Walk:
         return _Squares(jnp.float32(0), jnp.zeros(layers) if self.norms == "layers" else None)
 
     def added(self, squares: _Squares, gradient: Any, number: Array) -> _Squares:
-        """Adds the squares of one layer's gradient to the sums."""
+        """Adds the squares of the gradient of the layer with index `number` to the sums."""
         of_layer = _squares(gradient)
         of_layers = squares.of_layers
         if of_layers is not None:

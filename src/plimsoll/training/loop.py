@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations and saves in their order. Every side effect is one line."""
+"""The training loop: steps, evaluations and saves in their order. Every side effect is one line of code."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class BetweenSteps:
     Only mapped buffers are returned to the system when they are freed. `settle` waits only if the resident set suggests
     that such a buffer is not returned yet: a wait takes 2 ms or more, several steps of a small model.
 
-    A data loader's small buffers fragment the heap, by 35 MiB in 900 steps of `control` (notes, "Growth"). So the heap
-    is trimmed after a growth of `GROWTH_BYTES`. Growth that trimming cannot undo is not trimmed again.
+    A data loader's small buffers fragment the heap, by 35 MiB in 900 steps of recipe `control` (notes, "Growth"). So
+    the heap is trimmed after a growth of `GROWTH_BYTES`. Growth that trimming cannot undo is not trimmed again.
     """
 
     after_trimming: int | None = None

@@ -1,7 +1,7 @@
 """Copying batches to the device while earlier steps run.
 
 A step that is called with NumPy arrays copies them in the thread that dispatches steps. Here another thread reads
-batches from the source, and copies a few of them ahead with the step's sharding. The device's ledger counts their bytes
+batches from the source, and copies a few of them ahead with the step's sharding. The plan counts their bytes
 (`planner/bytes.py`). On a CPU this would only add copies, so it is used on accelerators only.
 """
 
@@ -19,7 +19,7 @@ AHEAD = 2
 
 
 class OnDevice:
-    """A `types.Source` whose batches are on the device. `state` is the position after the last batch of `__next__`."""
+    """A `types.Source` whose batches are on the device. `state` is the position after the latest batch."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put

@@ -1,8 +1,8 @@
 """Overruns of a run's memory budget, and the safety margin that they add to the run's next plan.
 
 Overruns are kept as `overruns.json` in the run folder. Planning the run again adds `margin_bytes` to the predicted peak
-of the phases in RUNNING. This terminates: a plan fits only if prediction and margin together are within the budget. So
-each further overrun exceeds both, and raises the margin by at least SPREAD_BYTES.
+of training steps, evaluations and saves (RUNNING). This terminates: a plan fits only if prediction and margin together
+are within the budget. So each further overrun exceeds both, and raises the margin by at least SPREAD_BYTES.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPREAD_BYTES = 6 * MIB
 
 
 def read(folder: RunFolder) -> list[Overrun]:
-    """Returns the overruns of a run in the order of time. Raises RunError if their file is damaged."""
+    """Returns the overruns of a run, the earliest first. Raises RunError if their file is damaged."""
     if not folder.has(FILE):
         return []
     try:
@@ -39,6 +39,6 @@ def margin_bytes(overruns: list[Overrun]) -> int:
 
 
 def predicted_running_bytes(planned: Planned) -> int:
-    """Returns the highest predicted peak of the phases in RUNNING, without the plan's margin."""
+    """Returns the highest predicted peak of training steps, evaluations and saves, without the plan's margin."""
     peaks = planned.ledger.phases
     return max(peaks.get(phase, 0) for phase in RUNNING) - planned.margin_bytes

@@ -8,7 +8,8 @@ from plimsoll.training import allocator, memory
 from plimsoll.units import MIB
 
 COUNTED_LATER = MIB
-"""Rise of the resident peak, in bytes, that may come from an earlier phase: the kernel counts pages with a delay.
+"""A rise of the resident peak by at most so many bytes is assigned to the phase with the highest peak so far: the
+kernel counts pages with a delay.
 
 Without this limit, evaluations that raised the peak by 0.2 to 0.6 MiB seemed to need tens of MiB more than planned
 (notes, "A peak that is read later")."""
@@ -36,8 +37,8 @@ class Phases:
         """Ends a save or an evaluation, and returns to the phase of the steps.
 
         Args:
-            steps: Phase that further steps count for, from now on: `save` while a save runs in the background. If left
-                out, the steps' phase stays as it is.
+            steps: Phase to which later steps are assigned: `save` while a save runs in the background. If left out, it
+                stays as it is.
         """
         self._steps = steps or self._steps
         self.begin(self._steps)

@@ -16,13 +16,13 @@ SHOWN, PRINTED = 20, 8
 
 
 class Profile:
-    """Trace of the given number of steps of a session; no trace for 0 steps."""
+    """Trace of `steps` steps of a session; no trace for 0."""
 
     def __init__(self, folder: Path, *, steps: int) -> None:
         self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False
 
     def step_ended(self) -> str | None:
-        """Counts a step, and begins or ends the trace. At its end, returns the top of the summary and its path."""
+        """Counts a step, and begins or ends the trace. If it ends, returns the first lines of the summary."""
         self._seen += 1
         if self._steps and self._seen == SKIPPED:
             jax.profiler.start_trace(str(self.folder), create_perfetto_trace=True)
@@ -32,7 +32,7 @@ class Profile:
         return None
 
     def close(self) -> str | None:
-        """Ends a running trace, and writes `summary.txt` beside it. Returns the summary's top; None without a trace."""
+        """Ends a running trace, and writes `summary.txt` beside it. Returns its first lines; None without a trace."""
         if not self._tracing:
             return None
         self._tracing = False

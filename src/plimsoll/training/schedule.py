@@ -12,7 +12,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.units import parse_seconds, whole_number
 
 SINCE_BEST = "evaluations_since_best"
-"""Name of the metric with the count of `Patience`, in the logged rows of evaluations."""
+"""Name, in logged rows, of the metric that counts evaluations since the best one (`Patience`)."""
 MOST_EVALUATIONS = 100
 """Largest default number of evaluations in a run. Runs of more than 100 epochs evaluate after every few epochs."""
 
@@ -40,14 +40,14 @@ class Every:
     first_seconds: float | None = None
     """Seconds to the first save or evaluation; None if the first interval is like the others."""
     largest_share: float = math.inf
-    """Largest duration of a save or evaluation, as a fraction of the interval. Longer ones lengthen the interval."""
+    """Largest duration of a save or evaluation, as a fraction of the interval. If it is longer, the interval grows."""
 
     @property
     def is_by_clock(self) -> bool:
         return self.seconds < math.inf
 
     def begin(self, step: int) -> Last:
-        """Returns the starting point of a session that begins now.
+        """Returns a fictitious save or evaluation, from which a session that begins now counts its first interval.
 
         Args:
             step: Step of the latest save or evaluation of earlier sessions; 0 if there is none.

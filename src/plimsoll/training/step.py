@@ -43,8 +43,8 @@ from plimsoll.types import (
 )
 
 State = dict[str, Any]
-"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (None for most tasks), `ema` if the
-weights are averaged, and `loss_scale` in float16."""
+"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (what each example hands to the next
+step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
 Report = dict[str, jax.Array | LossSum]
 """Metrics of a step: scalars, and sums with weights, whose mean is left out if the weight is zero."""
 
@@ -60,11 +60,11 @@ def make_init(
     """Returns a function from the seed (uint32 scalar) to the initial state.
 
     Args:
-        task: The task.
-        optimizer: The task's optimizer.
+        task: The model and its loss.
+        optimizer: The optimizer of `task`.
         frozen_bits: Bits in which frozen weights are stored.
         precision: Precision of matmuls; float16 adds a loss scale to the state.
-        examples: Number of examples that the state has a carry for; needed only by tasks with a carry.
+        examples: Number of examples for which the state has a carry; needed only for models with a carry.
     """
 
     def init(seed: jax.Array) -> State:
@@ -107,7 +107,7 @@ class StepSpec:
     few_sums: bool = False
     """True if gradients are summed over copies of the state in pieces of some MiB, not leaf by leaf."""
     norms: Norms = "global"
-    """Norms of the gradient in the metrics."""
+    """Gradient norms to report as metrics: of the whole gradient, or also of each layer."""
 
     @classmethod
     def of(cls, plan: Plan, options: StepOptions) -> StepSpec:
@@ -149,8 +149,8 @@ def make_step(
     the scale and the step's number. If `spec.layerwise` is set, the step is that of training/layerwise.py.
 
     Args:
-        task: The task.
-        optimizer: The task's optimizer.
+        task: The model and its loss.
+        optimizer: The optimizer of `task`.
         spec: Settings of the step.
     """
     rule = in_place(optimizer)
@@ -250,7 +250,7 @@ def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -
     """Computes the gradient of the mean loss over all micro-batches of one copy of the state.
 
     Args:
-        task: The task.
+        task: The model and its loss.
         state: Entries `params` and, in float16, `loss_scale` of the state.
         split: `inputs` (batch, keys and table rows) and `carry`, each with a leading axis of micro-batches.
         few_sums: Sum gradients over copies of the state in large pieces.

@@ -23,7 +23,8 @@ def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
 
 EITHER_WAY = 0.85
 """Smallest ratio of measured to predicted time for float32 activations on a CPU that multiplies in bfloat16. There
-bfloat16 was 1.04 to 1.1 times as fast for text, alike for puzzles, and 0.85 times as fast for longcontext (notes)."""
+bfloat16 was 1.04 to 1.1 times as fast for text, as fast for puzzles, and 0.85 times as fast for recipe `longcontext`
+(notes)."""
 
 
 def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:
@@ -43,7 +44,7 @@ def _goes_with(levers: Values, _tried: Mapping[str, Sequence[Any]]) -> bool:
 
 def _over_bfloat16(_recipe: Any, levers: Values) -> Activations:
     if levers["precision"] != "bfloat16":
-        raise LeftOut("it needs products in bfloat16: name the rung bfloat16, too")
+        raise LeftOut("it needs products in bfloat16: add bfloat16 to --rungs")
     return "bfloat16"
 
 

@@ -1,4 +1,4 @@
-"""Levers of micro-batches, of a state split over devices, of prefetching, and of background saves."""
+"""Levers: size of micro-batches, split of the state over devices, prefetched batches, and saving in the background."""
 
 from __future__ import annotations
 

@@ -16,10 +16,11 @@ def _nowhere_to_go(problem: Problem, rates: Rates, value: str) -> str | None:
 
 
 def _worth_recomputing(problem: Problem, _rates: Rates) -> list[str]:
-    """Returns the values to try: not "none" for frozen layers in bfloat16 on a CPU, where it is the slowest.
+    """Returns the values to try. With frozen layers in bfloat16 on a CPU, "none" is the slowest, and is left out.
 
-    Frozen layers are a loop. In each layer XLA for CPU converts the whole stack of stored activations to float32 and
-    back: a step of 135M took 8.0 s, and 6.2 s with "dots" in half the memory (notes, "A scan on a CPU keeps bits").
+    Frozen layers run as a loop. In each layer XLA for CPU converts the whole stack of stored activations to float32
+    and back: a step of a model with 135M weights took 8.0 s, and with "dots" 6.2 s in half the memory (notes, "A scan
+    on a CPU keeps bits").
     """
     frozen_on_cpu = problem.platform == "cpu" and "frozen_bits" in problem.supported
     in_float32 = problem.numerics == "exact" or problem.pins.get("precision") == "float32"
@@ -53,14 +54,14 @@ REMAT = Lever(
 
 
 MOST_UNROLLED = 24
-"""Most layers that the planner unrolls. Beyond, compiling (about 0.3 s a layer) takes longer than unrolling saves."""
+"""Most layers that the planner unrolls. For more, compiling (about 0.3 s a layer) takes longer than unrolling saves."""
 
 
 def _unrolled_beside(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False if the other value of `unroll` is always better.
+    """Returns False if another value of `unroll` is always better with these levers.
 
-    A loop loses time and saves no bytes if it keeps all activations, or updates layer by layer. With offloaded state a
-    loop is better, since only a loop fetches one layer at a time.
+    A loop over layers costs time and saves no bytes if it keeps all activations, or updates layer by layer. With
+    offloaded state a loop is better, since only a loop fetches one layer at a time.
     """
     first, *others = tried["unroll"]
     if levers["offload"] != "none" and others:
@@ -91,8 +92,8 @@ UNROLL = Lever(
 
 
 CHUNKS_ON_A_CARD = (8_192, 2_048)
-"""Tokens of a chunk that keep a GPU busy. The chunks that recipes name fit a CPU's cache. On a GPU they would be some
-hundred small products a step, each of which reads and writes the gradient of the head's weights."""
+"""Tokens of a chunk that keep a GPU busy. The chunks that recipes name fit a CPU's cache. On a GPU they would make some
+hundred small products per step, each of which reads and writes the gradient of the head's weights."""
 
 
 IN_CACHE = 0.8
@@ -107,15 +108,15 @@ def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False if blocks are recomputed while all logits are kept, which saves much only on a GPU."""
+    """Returns False if `remat` is on while all logits are kept, except on a GPU, where that still saves much."""
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
 
 def _largest_chunk(problem: Problem, levers: Values) -> int:
-    """Returns the largest of the recipe's chunks that is smaller than a micro-batch.
+    """Returns the largest of the recipe's chunks that has fewer tokens than a micro-batch.
 
-    It invents no smaller chunk for a smaller micro-batch: with 256 tokens left, a chunk of 64 took 11 MiB more (notes,
+    It makes up no smaller chunk for a small micro-batch: in one of 256 tokens, a chunk of 64 took 11 MiB more (notes,
     "The ladder").
     """
     chunks = sorted(problem.loss_chunks)
@@ -131,7 +132,7 @@ def _largest_chunk(problem: Problem, levers: Values) -> int:
 
 
 def _both_whole(problem: Problem, one: int, other: int, micro_batch: int) -> bool:
-    """Returns True if both chunks hold all rows of a micro-batch."""
+    """Returns True if the chunk sizes `one` and `other` (0 for no chunks) both hold all rows of a micro-batch."""
     rows = None if problem.loss_rows is None else micro_batch // problem.devices * problem.loss_rows
     return rows is not None and all(not chunk or chunk >= rows for chunk in (one, other))
 
@@ -154,7 +155,7 @@ LOSS_CHUNK = Lever(
 
 
 ATTENTION_BLOCKS = (1_024, 256)
-"""Positions of a block: the first keeps a GPU busy, the second fits a CPU's cache. A GPU without its own attention
+"""Positions of a block: 1,024 keep a GPU busy, 256 fit a CPU's cache. A GPU without its own attention
 kernel takes 1.7 times as long in blocks of 256 at 32,768 positions (notes, "Attention in blocks on a card")."""
 
 
@@ -167,7 +168,7 @@ def attention_blocks_of(length: int) -> tuple[int, ...]:
 
 
 def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
-    """Returns the blocks to try. On a CPU blocks are faster than none; on a GPU or TPU the chip's own kernel (0) is."""
+    """Returns the blocks to try, the fastest first: on a CPU blocks, on a GPU or TPU the chip's own kernel (0)."""
     if not problem.attention_chunks:
         return [0]
     smallest = min(problem.attention_chunks)
@@ -187,7 +188,7 @@ def without_cudnn(*, precision: str, chunk: int, width: int) -> str:
     """Returns the reason why cuDNN's attention, which stores no scores, cannot be used on a GPU; empty if it can.
 
     float16 is excluded, although cuDNN accepts it: it is for cards without bfloat16 (compute capability below 8.0).
-    Those have no such kernel, and only the run would fail, not the compiler.
+    Such cards have no such kernel, and compiling would succeed, but the run would fail.
     """
     if chunk:
         return f"it goes in blocks of {chunk:,} positions (--attention-chunk {chunk})"

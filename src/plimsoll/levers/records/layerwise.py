@@ -1,4 +1,4 @@
-"""Updates layer by layer: conditions, number of backward passes, and conflicts with other levers."""
+"""Updates layer by layer: their conditions, the number of backward passes, and conflicts with other levers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plimsoll.levers.records.precision import PRECISION
 from plimsoll.types import Passes
 
 OPTIMIZERS = "plimsoll.AdamW, Lion or AdamATan2"
-"""Optimizers that can update layer by layer, for refusals (checked in `tests/optimizers/test_claims.py`)."""
+"""Optimizers that can update layer by layer, for error messages (checked in `tests/optimizers/test_claims.py`)."""
 RECOMPUTES = ("block", "offload")
 """Values of `remat` for updates layer by layer: only the input of each block is kept, on the device or the host."""
 
@@ -28,7 +28,7 @@ WRONG_PASSES: Mapping[int, str] = {
 
 
 def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False for a conflict, or for `remat` offload that the user has not pinned: slow, for few bytes saved."""
+    """Returns False if levers conflict, or `remat` is `offload` but not set by the user: slow, for few bytes saved."""
     if not levers["layerwise"]:
         return True
     is_only_choice = levers["remat"] != "offload" or len(tried["remat"]) == 1
@@ -56,7 +56,7 @@ def _refused(problem: Problem, rates: Rates, passes: int) -> str | None:
 
 
 def _conflict(levers: Values) -> str | None:
-    """Returns the reason of a conflict between updates layer by layer and other levers, or None."""
+    """Returns the reason why updates layer by layer conflict with other levers, or None."""
     if levers["remat"] not in RECOMPUTES:
         return (
             f"keeps the input of each block and computes the rest again, which is --remat block or offload, and --remat"
@@ -90,7 +90,7 @@ def _passes(problem: Problem, levers: Values) -> int:
             f" {levers['micro_batch']} here: `--rungs loss-chunk remat layerwise` climbs without them"
         )
     if levers["remat"] not in RECOMPUTES:
-        raise LeftOut("it computes blocks again in the backward pass: name the rung remat, too")
+        raise LeftOut("it computes blocks again in the backward pass: add remat to --rungs")
     return problem.layerwise
 
 
@@ -98,7 +98,7 @@ IN_WORDS: Mapping[Passes, str] = {
     1: "layer by layer, one backward pass",
     2: "layer by layer, two backward passes: the first for the gradient's norm",
 }
-"""Text of a plan's row, by number of backward passes."""
+"""Text of this lever's row in a plan's table, by number of backward passes."""
 
 LAYERWISE = Lever(
     name="layerwise",

@@ -11,7 +11,7 @@ RECOMPUTES = ("block", "offload")
 """Values of `remat` with which chunks save memory: blocks are computed again in the backward pass."""
 
 CHUNKS = (2_048, 512)
-"""Positions of a chunk: the first keeps a GPU busy, the second saves the most bytes."""
+"""Positions of a chunk: 2,048 keep a GPU busy, 512 save the most bytes."""
 
 
 def chunks_of(length: int) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def _largest(problem: Problem, levers: Values) -> int:
     if not problem.mlp_chunks:
         raise LeftOut("its sequences are short: the recipe names no chunks worth trying (`mlp_chunks`)")
     if levers["remat"] not in RECOMPUTES:
-        raise LeftOut("chunks are computed again in the backward pass: name the rung remat, too")
+        raise LeftOut("chunks are computed again in the backward pass: add remat to --rungs")
     return max(problem.mlp_chunks)
 
 

@@ -23,7 +23,7 @@ OFFLOAD_WORDS: Mapping[str, str] = {
     "all": "optimizer state and frozen weights",
 }
 SUPPORTED_AS = {"optimizer": "offload", "frozen": "frozen_offload"}
-"""Name in `Hints.levers` that a recipe needs to leave a part of the state on the host, by part."""
+"""Map from a part of the state to the name in `Hints.levers` by which a recipe claims that it can stay on the host."""
 
 
 def no_host(problem: Problem, rates: Rates) -> str | None:

@@ -1,4 +1,4 @@
-"""Levers that store weights, optimizer state, frozen weights and the average in fewer bits between steps."""
+"""Levers that store weights, optimizer state, frozen weights and the EMA of the weights in fewer bits between steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _lever_of_bits(
     label: str,
     tried: Sequence[int] = (),
 ) -> Lever:
-    """Returns the record of a lever whose values are bits of a number.
+    """Returns the record of a lever whose value is the number of bits in which a number is stored.
 
-    Its few words begin with `subject`. The search tries all values, or those in `tried`.
+    Its text in progress lines begins with `subject`. The search tries all values, or only `tried` if given.
     """
 
     return Lever(
@@ -113,4 +113,4 @@ EMBEDDING_BITS = Lever(
     label="embedding, output layer",
     row="{value} bits",
 )
-"""The search does not try it: its effect on the loss was measured on small models only."""
+"""The search does not try this lever: its effect on the loss was measured on small models only."""
