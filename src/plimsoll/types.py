@@ -88,7 +88,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """Optional part of a `Task`: stacked weights whose gradients are summed over micro-batches layer by layer.
+    """Optional part of a task (model and loss): stacked weights whose micro-batch gradients are summed by layer.
 
     Unrolled layers have one gradient each. Stacking these for every micro-batch takes 10 to 20 % of a step on a CPU.
     Summed layer by layer, they are stacked once.
@@ -100,7 +100,7 @@ class Unrolls(Protocol):
 
 @runtime_checkable
 class ReadsInParts(Protocol):
-    """Optional part of a `Task`: weights stored in fewer bits that it decodes in parts, to save memory.
+    """Optional part of a task (model and loss): weights in fewer bits, which the loss decodes in parts.
 
     `opened` and `rows` of `levers.weight_bits` decode them. `levers.remat.scan_blocks` decodes the weights of layers.
     """
@@ -113,7 +113,7 @@ class ReadsInParts(Protocol):
 
 @runtime_checkable
 class Stacks(Protocol):
-    """Optional part of a `Task`: layers whose weights are stacked along a leading axis."""
+    """Optional part of a task (model and loss): layers whose weights are stacked along a leading axis."""
 
     stacked: str
     """Key in `params["trainable"]` of the stacked layers, whose arrays have a leading axis of layers. With LoRA, keys
@@ -122,10 +122,10 @@ class Stacks(Protocol):
 
 @runtime_checkable
 class Layered(Protocol):
-    """Optional part of a `Task`: the loss in three parts, for steps that update each layer once its gradient is ready.
+    """Optional part of a task (model and loss): the loss in three parts, for a step that updates layer by layer.
 
-    `enter` computes the first layer's input, `block` is called for each layer, and `leave` computes the loss. None of
-    the three receives a carry, frozen weights or random numbers.
+    Each layer is updated once its gradient is ready. `enter` computes the first layer's input, `block` is called for
+    each layer, and `leave` computes the loss. None of the three receives a carry, frozen weights or random numbers.
     """
 
     stacked: str
@@ -153,7 +153,7 @@ class Layered(Protocol):
 
 @runtime_checkable
 class Carries(Protocol):
-    """Optional part of a `Task`: a carry, which is state of each example that lasts from step to step.
+    """Optional part of a task (model and loss): a carry, which is state of each example that lasts from step to step.
 
     The carry belongs to the training state. `loss` takes the carry of a micro-batch and returns the next carry. Every
     leaf has a leading axis of examples. In an evaluation the carry is None, before and after.
@@ -166,7 +166,7 @@ class Carries(Protocol):
 
 @runtime_checkable
 class ReadsTables(Protocol):
-    """Optional part of a `Task`: tables in `params["tables"]`, by name. Each example reads one row of each table.
+    """Optional part of a task (model and loss): tables in `params["tables"]`. Each example reads a row of each.
 
     The step gathers these rows, and computes gradients and updates for them alone (`optimizers/sign_sgd.py`). So no
     gradient has the size of a table. `loss` reads the rows, shaped (examples, columns), from `params["rows"]`, by the
@@ -180,7 +180,7 @@ class ReadsTables(Protocol):
 
 @runtime_checkable
 class StoresFrozen(Protocol):
-    """Optional part of a `Task`: its own storage format for frozen weights. The default is `levers.frozen.stored`."""
+    """Optional part of a task (model and loss): a format of stored frozen weights. Default: `levers.frozen.stored`."""
 
     def stored(self, frozen: Any, bits: Literal[32, 16, 8, 4]) -> Any:
         """Returns the frozen weights, stored in `bits` bits per weight."""

@@ -166,7 +166,7 @@ class PlanBytes:
 
     @property
     def state(self) -> Parts:
-        """Bytes of one device's share of the state, by component."""
+        """Bytes of one device's share of the training state, by component."""
         static = self.static
         state = {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
         further = {"ema": static.ema_bytes, "carry": static.carry_bytes}
@@ -191,7 +191,7 @@ class PlanBytes:
         base = {"process": self.process.resident_bytes + RUNNING_BYTES}
         base |= {name: local * size for name, size in self.state.items()}
 
-        # Bytes that single phases of a run need in addition.
+        # Bytes that single phases need in addition to `base`.
         init = {"init temporaries": local * self.preparation.init_temp_bytes}
         init["initial weights"] = max(1, local // self.plan.fsdp) * static.initial_bytes
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
@@ -220,7 +220,7 @@ class PlanBytes:
         if padding > 0:  # a TPU pads arrays to whole tiles
             state["padding of the state"] = padding
 
-        # Bytes that single phases of a run need in addition.
+        # Bytes that single phases need in addition to the state.
         init = {"init temporaries": self.preparation.init_temp_bytes}
         batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
         step = state | batches | {STEP: self.analysis.beyond_state_bytes}
@@ -241,7 +241,7 @@ class PlanBytes:
         if moved:
             base["offloaded state"] = local * moved
 
-        # Bytes that single phases need in addition. A save, synchronous or not, first copies the state to the host.
+        # Bytes that single phases need in addition to `base`. A save, synchronous or not, first copies the whole state.
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.host_temp_bytes} if self.analysis.host_temp_bytes else {}
         held = min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes

@@ -202,7 +202,7 @@ class Child(Answering):
             is_late = time.monotonic() - begin >= self._longest
             raise ChildDied(self._why_it_ended(process, is_late=is_late))
 
-        # The reply is an answer, a refusal or a failure. A process with any other reply is killed.
+        # The reply is an answer, an error for the user, or a failure to compile. A process with another one is killed.
         try:
             reply = json.loads(line)
             if "refused" in reply:

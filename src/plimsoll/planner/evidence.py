@@ -124,7 +124,7 @@ class Evidence:
 
     @cached_property
     def children(self) -> dict[Combination, list[Combination]]:
-        """Children of each combination of settings. A child has one that should need less memory and more time."""
+        """Children of each combination of settings. A child differs in one, and should be smaller and slower."""
         children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
@@ -201,7 +201,7 @@ class Evidence:
         return plan_bytes.ledger()
 
     def code_of(self, candidate: Candidate) -> Analysis:
-        """Returns an analysis of the candidate's code alone: its likely instructions, and whether files hold it.
+        """Returns an analysis of the candidate's code alone: likely instructions, and whether it is read from files.
 
         For a candidate that is not traced, it has the fewest instructions of any trace.
         """
@@ -219,7 +219,7 @@ class Evidence:
 
     @remembered
     def books(self, candidate: Candidate) -> list[Ledger]:
-        """Returns three ledgers, with the fewest, likeliest and most temporaries, of the plan's smallest variant."""
+        """Returns ledgers of the plan's variant with least memory: for the fewest, likeliest and most temporaries."""
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
@@ -339,7 +339,7 @@ def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen
         candidate: Candidate to estimate the ratio for.
         unseen: Ratio to return if no similar candidate has a known one.
     """
-    # The same levers with other micro-batches.
+    # Candidates with the same settings and other micro-batches.
     same = [other for other in ratios if other.combination is candidate.combination]
     if same:
         nearest = min(same, key=candidate.doublings_to)
@@ -347,7 +347,7 @@ def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen
         spread = min(ALIKE, DOUBLED * doublings)
         return around(ratios[nearest], spread)
 
-    # Other levers that this compiler treats alike.
+    # Candidates with other settings that this compiler treats alike.
     apart = candidate.combination.apart
     others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
     if others:

@@ -104,7 +104,7 @@ def compared(evidence: Evidence) -> list[Priced]:
 
 
 def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: str) -> str:
-    """Returns a clause with the reason why the plan was chosen, and with its peak."""
+    """Returns a clause with the reason why the plan was chosen, and with its peak memory."""
     problem = evidence.problem
     fastest = min((other.seconds for other in others), default=math.inf)
     slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # a plan that was not compared may be faster still

@@ -91,7 +91,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
 
 
 def _takes_bytes_of(value: Any, equation: Any) -> bool:
-    """Returns True if the result of an operation may reuse the bytes of a value that dies at the operation."""
+    """Returns True if an operation's result may reuse the bytes of a value whose last use is the operation."""
     name = equation.primitive.name
     return name in ("scan", "while") or (name in UPDATES and value is equation.invars[0])
 
@@ -133,7 +133,7 @@ def _rounded_before(loop: Any) -> int:
 def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
     """Returns the bytes of `constants` after conversion to narrower types, by constant and type.
 
-    `constants` maps each variable with the bytes of a constant to that constant.
+    `constants` maps each variable that holds a constant to that constant.
     """
     rounded: dict[Any, int] = {}
     for equation in jaxpr.eqns:

@@ -16,7 +16,7 @@ budget, compared with one that takes nearly none."""
 SMALL = 0.05
 """Share of a step's time below which an expected gain is not worth a question to the compiler."""
 SMALL_OF_LONG = 0.01
-"""Lowest value that replaces SMALL, for runs so long that small gains repay the time of a question."""
+"""Smallest such share for a run so long that small gains repay the time of a question (`Fastest.small`)."""
 ASKING_SECONDS = 5.0
 """Assumed seconds of one question to the compiler."""
 SMALL_BYTES = 0.01
@@ -64,7 +64,7 @@ class Fastest:
     def small(self, best: Candidate) -> float:
         """Returns the share of the cost below which an expected gain is not worth a question to the compiler.
 
-        If plans are timed for a run, it is the share of the training time that one question takes.
+        If plans are timed for a run, it is the share of training that a question takes, but at least SMALL_OF_LONG.
         """
         problem = self.evidence.problem
         if problem.steps is None or not problem.measure:

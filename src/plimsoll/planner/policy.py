@@ -54,7 +54,7 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     if not evidence.traced:
         return [trace_of(first)]
 
-    # An untraced candidate may fit while there is time to trace it. Its cost must be lower by more than NEAR.
+    # An untraced candidate may fit while there is time to trace it. Its cost must be lower by the factor NEAR.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
             return objective.chance(candidate) >= EXPECTED
@@ -92,7 +92,7 @@ def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidat
 
 
 def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
-    """Returns the question about the chosen plan's initialisation, evaluation and process; none if it was answered."""
+    """Returns the question about the bytes of initialisation, evaluation and process; none if it was answered."""
     return [] if known in evidence.prepared else [Inquiry("prepare", known)]
 
 

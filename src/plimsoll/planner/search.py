@@ -45,7 +45,7 @@ class Desk:
     deadline: Deadline = field(default_factory=Deadline)
     """Time limit. After it the search returns the best plan so far, or continues to the first plan."""
     said: Candidate | None = None
-    """Candidate that the latest message about a fitting plan named."""
+    """Candidate that the latest progress message named as a plan that fits."""
 
 
 def find_fastest(problem: Problem, desk: Desk) -> Planned:
@@ -84,7 +84,7 @@ def find_smallest(problem: Problem, desk: Desk) -> Planned:
 
 
 def begin(problem: Problem, desk: Desk) -> Evidence:
-    """Returns what a search starts from: bytes of imports, rates of the chip, and candidates without answers."""
+    """Returns the evidence at the start of a search: bytes of imports, rates of the chip, and all candidates."""
     static_of = cache(desk.compiler.static)
     try:
         imported_bytes = desk.compiler.imported_bytes()  # measured in another process, so before rates are timed

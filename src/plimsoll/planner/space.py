@@ -25,7 +25,7 @@ Family = tuple[Any, ...]
 """Values of all levers (memory settings) except those that only set the bits of stored weights and state."""
 
 StaticOf = Callable[[int, Storage], Static]
-"""Function that returns the bytes of the state. It takes the number of devices that share a copy, and the storage."""
+"""Function that returns the bytes of the state. It takes the number of devices that share a copy, and the bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
     """Returns all combinations of lever values, parents before their children.
 
     Raises:
-        RecipeError: A pinned value is impossible, or a pinned offload would move nothing.
+        RecipeError: A value set by the user is impossible, or an offload set by the user would move nothing.
     """
     static = static_of(1, Storage())
     _require_moved(problem, static)
@@ -152,7 +152,7 @@ class _Grid:
         )
 
     def _earlier(self, place: Place, axis: int) -> Iterator[Place]:
-        """Yields the places of combinations with a faster value of lever number `axis`, the nearest value first."""
+        """Yields the places of combinations with a faster value of the lever at index `axis`, the nearest first."""
         for before in range(place[axis] - 1, -1, -1):
             other = (*place[:axis], before, *place[axis + 1 :])
             if other in self.made:
@@ -221,7 +221,7 @@ def micro_batches(problem: Problem) -> list[int]:
     one.
 
     Raises:
-        RecipeError: The effective batch, or the pinned micro-batch, cannot be divided.
+        RecipeError: The effective batch, or the user's micro-batch, cannot be divided.
     """
     devices, together = problem.devices, problem.normalised_together
     share = devices * together
@@ -245,7 +245,7 @@ def micro_batches(problem: Problem) -> list[int]:
 
 
 def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
-    """Returns a list of bits for stored weights and state: first the fastest, then one lever after another reduced."""
+    """Returns choices of the bits of stored weights and state: the fastest, then one lever after another lowered."""
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.chained()}
     chain = [{name: values[0] for name, values in tried.items()}]
     for name, values in tried.items():
@@ -260,7 +260,7 @@ def _unmovable(static: Static, offload: Offload) -> list[str]:
 
 
 def _require_moved(problem: Problem, static: Static) -> None:
-    """Raises RecipeError if a pinned offload names a part of the state that would not be moved."""
+    """Raises RecipeError if an offload set by the user names a part of the state that would not be moved."""
     pinned = problem.pins.get("offload", "none")
     empty = _unmovable(static, pinned)
     if empty:

@@ -257,7 +257,7 @@ class Problem(lever.Problem):
     """Number of `rate_unit`s in one example, like its tokens."""
     rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
-    """Bytes of the data on the host, by prefetch depth and component."""
+    """Bytes of the data on the host, by number of prefetched batches and by component."""
     data_advice: str = ""
     """Advice to the user that reduces the bytes of the data."""
     pinned_by: str | None = None

@@ -5,7 +5,7 @@ with a row of the kernel's size for each position of the result. It packs blocks
 it allocates
 
 * for a dilated operand: the whole product, before it is summed into the result. It has a row for each position of the
-  *operand*. The operand is dilated in a transposed convolution, and in the gradient of a convolution with a stride;
+  *operand*. Operands are dilated in transposed convolutions, and in the operand's gradient of strided convolutions;
 * for a result with three axes: a copy of the result;
 * for a grouped convolution: all of this for many groups at once. Their number varies (2 to 37 % of 128 groups were
   measured), so all groups are counted.
@@ -61,7 +61,7 @@ class Convolution:
 
     @property
     def adds_up(self) -> bool:
-        """True if XLA keeps the whole product, and then sums it into the result."""
+        """True if XLA keeps the whole product of a dilated operand, and then sums it into the result."""
         plain = max(self.strides) == max(self.kernel_dilation) == self.groups == 1
         dilated = max(self.dilation) > 1 and len(self.operand) < 3
         return plain and dilated and self.product_bytes <= LARGEST_PRODUCT

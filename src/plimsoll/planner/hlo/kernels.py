@@ -111,7 +111,7 @@ class Reader:
         return Kernel(moved_bytes=self._moved_bytes(instruction), product=product)
 
     def _moved_bytes(self, instruction: Any) -> int:
-        """Returns the bytes that an unfused operation reads and writes: twice the part's for a slice or an update."""
+        """Returns the bytes that an unfused operation reads and writes. A slice or an update moves its part twice."""
         if instruction.opcode in _SLICES:
             return 2 * array_bytes(instruction.shape)
         if instruction.opcode in UPDATES:
@@ -120,14 +120,14 @@ class Reader:
         return 2 * read if instruction.opcode == "copy-start" else read + array_bytes(instruction.shape)
 
     def _operands(self, instruction: Any) -> list[Any]:
-        """Returns the arrays in the shapes of an instruction's operands."""
+        """Returns the shapes of all arrays in an instruction's operands."""
         operands = [self.module.instructions[operand].shape for operand in instruction.operand_ids]
         return [array for shape in operands for _, array in leaves(shape)]
 
     def _library_call(self, instruction: Any, operands: list[Any], results: list[Any]) -> Kernel:
         """Returns the kernel of a call of cuBLAS, cuDNN or another library.
 
-        The last result of cuBLAS and cuDNN is a workspace, whose bytes do not count.
+        The final result of cuBLAS and cuDNN is a workspace. Its bytes count only for deterministic attention.
         """
         target = instruction.custom_call_target
         has_workspace = target.startswith(("__cublas", "__cudnn")) and len(results) > 1

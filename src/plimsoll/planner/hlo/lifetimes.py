@@ -51,7 +51,7 @@ class Lifetimes:
         return self._last[value]
 
     def _use(self, value: Location, user: int) -> int:
-        """Returns the time of the last use by `user`, an instruction, or by users of results that pass the value on."""
+        """Returns the last time at which instruction `user`, or one that gets the value from it, uses the value."""
         identity, index = value
         instruction = self._module.instructions[user]
         opcode, now = instruction.opcode, self._time[user]

@@ -28,9 +28,9 @@ _SAME = """
     collective-permute-start async-start async-update copy-done
 """
 SAME = {*_SAME.split(), *UPDATES}
-"""Operations whose results occupy the bytes of their operands, the first result those of the first operand."""
+"""Operations whose results occupy the bytes of their operands, in the same order."""
 RECEIVED = ("all-gather-done", "collective-permute-done", "async-done")
-"""Operations whose results occupy the bytes of the received arrays: the elements of their operand after the first."""
+"""Operations whose results occupy the bytes of the received arrays: elements of their operand after the first."""
 CALLS = ("while", "conditional", "call", "async-start")
 """Operations that call computations whose values occupy memory, unlike values inside a fusion."""
 

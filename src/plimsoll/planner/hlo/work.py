@@ -161,7 +161,7 @@ class _Walk:
         return constants[0] if len(constants) == 1 else 1
 
     def _messages(self, instruction: Any, link: Link) -> list[Any]:
-        """Returns the collectives that an instruction starts, itself or inside it, without those of earlier fusions."""
+        """Returns the collectives that an instruction or its computation starts, without those of earlier fusions."""
         module = self.reader.module
         inside = [instruction]
         if instruction.opcode in ("async-start", "fusion"):
