@@ -241,7 +241,7 @@ class Largest:
     next_needed_bytes: int | None
     """Smallest budget in bytes that `next_value` would fit; None if it is unknown."""
     bounded_by: Literal["bytes", "option", "recipe", "time"]
-    """Limit of `value`: the budget, the option's maximum, a refusal of the recipe, or the time limit of planning."""
+    """Limit of `value`: the budget, the option's maximum, values that the recipe refuses, or the planning time."""
     reason: str
     tried: tuple[TriedValue, ...] = ()
     """All values that were tried, in the order of trial."""
@@ -330,7 +330,7 @@ class Planned:
     disk: Disk | None = None
     """Disk space of a run's checkpoints; None before `find_plan` adds it."""
     without_cudnn: str = ""
-    """Reason why attention on a GPU does not use cuDNN; empty if it does, for other models, and on other chips."""
+    """Reason why attention on a GPU does not use cuDNN; empty if it does, or without attention or a GPU."""
     could_grow: tuple[str, ...] = ()
     """Options of the recipe that `plan --largest` can maximise, with hyphens."""
     step_options: StepOptions = field(default_factory=StepOptions)
@@ -388,8 +388,8 @@ class Planned:
         plan = planned.plan
         if plan.effective_batch != planned.examples_per_step:
             raise TypeError(
-                f"{path}.examples_per_step is {planned.examples_per_step}, and micro_batch {plan.micro_batch} and"
-                f" accumulation {plan.accumulation} make {plan.effective_batch}"
+                f"{path}.examples_per_step is {planned.examples_per_step}, but micro_batch {plan.micro_batch} x"
+                f" accumulation {plan.accumulation} is {plan.effective_batch}"
             )
         return planned
 

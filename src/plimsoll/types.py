@@ -303,7 +303,7 @@ class StepOptions:
     """Options of a training step that only the user sets. The search for a plan does not vary them."""
 
     norms: Norms = "global"
-    """Gradient norms that a step reports: "global" for the whole gradient, "layers" for each layer and part, too."""
+    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for each layer and part."""
     donates: bool = True
     """Whether a step donates the old state's memory to the new state. With --debug-nans both states are kept."""
 

@@ -63,7 +63,7 @@ class Chip:
     hosts: int = 1
     """Number of machines, with a training process on each."""
     memory_bytes: int
-    """Bytes that a run may use. The entry in `sources` names the bytes subtracted from the nominal memory."""
+    """Bytes that a run may use. The entry in `sources` names the bytes subtracted from the total."""
     flops: Mapping[str, float]
     """Dense floating-point operations per second, by precision. A precision without hardware units is absent."""
     memory_bandwidth: float

@@ -34,7 +34,7 @@ LOOP_SECONDS = 1e-4
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
-    """Returns the chip with a name. `h100x8` and `8xh100` are eight H100 in one machine.
+    """Returns the chip called `name`. `h100x8` and `8xh100` are eight H100 in one machine.
 
     Args:
         name: Name that `plimsoll chips` lists, in upper or lower case, with or without hyphens and spaces, like

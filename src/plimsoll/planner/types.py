@@ -19,7 +19,7 @@ Depth = Literal["trace", "compile", "try"]
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU or TPU of this machine, as JAX sees one device of it."""
+    """One GPU or TPU device of this machine, as JAX reports it."""
 
     kind: str
     memory_bytes: int
@@ -35,7 +35,7 @@ class Subject:
     """Recipe, step and chip that the answers of a compile process are about."""
 
     recipe: Mapping[str, Any]
-    """Recipe in its saved form."""
+    """Recipe in the form in which it is saved as JSON."""
     steps: int
     """Length of the learning rate schedule, in optimizer steps."""
     step_options: StepOptions
@@ -71,9 +71,9 @@ class Request:
     fsdp: int = 1
     """Number of devices that share one copy of the state, for the verb `static`."""
     storage: Storage = WHOLE
-    """Bits of the state, for the verb `static`."""
+    """Bits of stored weights and optimizer state, for the verb `static`."""
     depth: Depth = "trace"
-    """Source of the answer, for the verb `prepare`."""
+    """Source of the bytes in the answer, for the verb `prepare`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Static:
     """Bytes of one device's share of the training state, computed exactly from shapes."""
 
     parameters: int
-    """Number of weights, trainable and frozen."""
+    """Number of weights of the whole model, trainable and frozen."""
     parameter_bytes: int
     """Bytes of all weights, trainable and frozen."""
     optimizer_bytes: int
@@ -263,7 +263,7 @@ class Problem(lever.Problem):
     pinned_by: str | None = None
     """Option that set levers for the user, like `--plan FILE`; None if the user set each by its own option."""
     margin_bytes: int = 0
-    """Bytes added to the predictions for training, evaluation and saving, after this run exceeded an earlier one."""
+    """Bytes added to the predictions for training, evaluation and saving, after this run exceeded earlier ones."""
     measure: bool = False
     """Whether to time the best few plans on this machine's chip."""
     prepares: Depth = "trace"

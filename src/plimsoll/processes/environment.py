@@ -48,7 +48,7 @@ UNTUNED = "--xla_gpu_autotune_level=0"
 """Option that switches off autotuning in compile processes for an absent NVIDIA GPU: tuning needs the GPU."""
 
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
-"""Name of a variable. It allows a process to drop pages of library code (`training.memory.trim`). It is set only in
+"""Environment variable that allows a process to drop pages of library code (`training.memory.trim`). It is set only in
 processes for this CPU: with an accelerator's driver loaded, training on an H100 ended with SIGBUS (notes, "On a
 card")."""
 

@@ -80,7 +80,7 @@ class _Forwarded:
             signal.signal(number, handler)
 
     def begin(self, process: subprocess.Popen[Any]) -> None:
-        """Sets the supervised process, and forwards a signal that arrived before it was started."""
+        """Sets the supervised process, and forwards a signal that arrived before the process was started."""
         self.process = process
         if self.first is not None:
             self.send(self.first)
