@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Shown = TypeVar("Shown", bound=BaseException)
 LISTED = 8
-"""Most names that a message lists."""
+"""Largest number of names that a message lists."""
 
 
 class PlimsollError(Exception):
@@ -46,7 +46,8 @@ class PlimsollError(Exception):
 def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
     """Raises the error in another process's reply; does nothing if the reply is not an error.
 
-    The error has its original class if that takes only a message, else PlimsollError.
+    RecipeError, DataError, RunError, CheckpointError and StoppedError keep their class. Other errors become
+    PlimsollErrors.
 
     Args:
         reply: Reply of the other process: a dict, from `PlimsollError.reply` if it is an error.
@@ -60,14 +61,14 @@ def raise_refusal(reply: Mapping[str, Any], *, prefix: str = "") -> None:
 
 
 def ended_by_disk(problem: OSError) -> str:
-    """Returns the message about an OSError, mostly of a disk, that has ended training."""
+    """Returns the message for training that an OSError ended, for example because the disk is full."""
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"training stopped: the disk is full ({problem}). Make room, and run the same command again to continue"
     return f"training stopped: {problem}. Run the same command again to continue"
 
 
 def ended_by_memory(problem: BaseException) -> str:
-    """Returns the message about training that ended because its process got no more memory."""
+    """Returns the message for training that ended because its process got no more memory."""
     return (
         f"training stopped: this process gets no more memory ({problem or 'MemoryError'}). What was saved is"
         " whole: run the same command again once more memory is free, or with --replan and a smaller --memory"
@@ -84,7 +85,7 @@ def ended_by_kill() -> str:
 
 
 def as_paragraph(problem: Shown) -> Shown:
-    """Returns one of Python's own exceptions, changed so that IPython prints only its message."""
+    """Returns `problem`, changed so that IPython prints only its message, without a traceback."""
     problem._render_traceback_ = lambda: [f"{type(problem).__name__}: {problem}"]  # type: ignore[attr-defined]
     return problem
 
@@ -95,7 +96,7 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, like: float 
     Args:
         name: The unknown name.
         known: All known names.
-        most: Most names to suggest.
+        most: Largest number of names to suggest.
         like: Least similarity of a suggested name, from 0 to 1 (`difflib`).
     """
     import difflib  # imported here, because help does not need it
@@ -120,7 +121,7 @@ def names_in_words(names: Iterable[str], *, all_of_them: str = "") -> str:
 
 @contextmanager
 def as_written(what: str) -> Iterator[None]:
-    """Raises PlimsollError if the block meets a value of the wrong kind in a file that this program has written.
+    """Raises PlimsollError if its `with` block finds a wrong value in a file that plimsoll has written.
 
     Args:
         what: Name of the file, for the message.

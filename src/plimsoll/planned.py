@@ -18,12 +18,12 @@ Source = Literal["compiled", "estimated"]
 OTHER = "other"
 """Name of the component for measured bytes beyond all predicted components."""
 RUNNING = ("train", "evaluate", "save")
-"""Phases that get the margin after an overrun. Loading, starting and restoring a run get none."""
+"""Phases whose predictions get a margin after a run exceeded its budget. Loading, starting and restoring get none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A value for every lever, with the chip and the number of devices. Its JSON is one flat object."""
+    """A value for every lever (memory setting), with chip and number of devices. Its JSON is one flat object."""
 
     chip: str
     accumulation: int
@@ -31,7 +31,7 @@ class Plan:
     devices: int = 1
     """Number of devices over which the batch is split."""
     levers: Levers
-    """Values by the names of levers. A lever that is not named is off."""
+    """Maps the names of levers to their values. A lever that is not named is off."""
     pinned: tuple[str, ...] = ()
     """Names of the levers that the user set. The search chose the others."""
 
@@ -46,7 +46,7 @@ class Plan:
         object.__setattr__(self, "levers", Levers(complete))
 
     def lever(self, name: str) -> Any:
-        """Returns the value of a lever. A lever that was registered after this plan was made has its plain value."""
+        """Returns the value of a lever; its default for a lever that was registered after this plan was made."""
         return self.levers.get(name, registry.LEVERS[name].plain)
 
     # Levers that much code reads.
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def fsdp(self) -> int:
-        """Number of devices that share one copy of the state. The batch is split over all devices."""
+        """Number of devices over which one copy of the training state is split. The batch is split over all devices."""
         return self.levers["fsdp"]
 
     # Values derived from the levers.
@@ -87,7 +87,7 @@ class Plan:
         return Storage(**{name: self.levers[name] for name in STORED})
 
     def compute(self, platform: str) -> Compute:
-        """Returns the part of this plan that a model sees."""
+        """Returns the settings of this plan that a model reads, for a platform like "cpu"."""
         return Compute(platform=platform, levers=self.levers)
 
     def with_levers(self, **levers: Any) -> Plan:
@@ -110,7 +110,7 @@ class Plan:
         levers = Levers({name: value for name, value in dict(content).items() if name not in names})
         plan = values.fields_from_json(cls, {**content, "levers": levers}, path)
 
-        # Check the ranges of numbers, which their types do not have.
+        # Check the ranges of numbers, which types do not express.
         counts = {"accumulation": plan.accumulation, "devices": plan.devices}
         wrong = [name for name, value in plan.levers.items() if not registry.LEVERS[name].allows(value)]
         wrong += [name for name, count in counts.items() if count < 1]
@@ -121,13 +121,13 @@ class Plan:
 
 
 def plain_compute(**levers: Any) -> Compute:
-    """Returns a `Compute` with these values. All other levers are off, also those registered outside the package."""
+    """Returns a `Compute` with these levers. All other levers are off, also those registered by other packages."""
     return Compute(levers=Levers(registry.plain() | levers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """Resident memory of a training process that has loaded its functions and has no training state yet."""
+    """Resident memory of a training process that has loaded its compiled functions but no training state yet."""
 
     resident_bytes: int
     """Bytes of the process's resident set once its functions are loaded, with the heap trimmed."""
@@ -160,10 +160,10 @@ class PeakBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class HostLedger(PeakBytes):
-    """Predicted bytes of the training process on one host, beside its accelerators."""
+    """Predicted bytes of host memory for the training process on one host with accelerators."""
 
     budget_bytes: int | None
-    """Bytes of host memory that the process may use; None if neither the user nor the chip's figures name them."""
+    """Bytes of host memory that the process may use; None if neither the user nor the chip's figures limit them."""
     pinned_bytes: int = 0
     """Bytes of pinned host memory in a step: offloaded state, and activations offloaded until the backward pass."""
 
@@ -174,14 +174,14 @@ class HostLedger(PeakBytes):
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger(PeakBytes):
-    """Predicted bytes of one device, or on a CPU of the process."""
+    """Predicted bytes of one accelerator, or of the process on a CPU."""
 
     budget_bytes: int
     source: Source = "compiled"
     phases: Mapping[str, int] = field(default_factory=dict)
     """Predicted peak bytes by phase."""
     host: HostLedger | None = None
-    """Ledger of each host beside its accelerators; None on a CPU, where the host is the device."""
+    """Predicted bytes of host memory for each host; None on a CPU, where the host is the device."""
 
     @property
     def fits(self) -> bool:
@@ -207,20 +207,20 @@ class Point:
     """Smallest budget in bytes that the plan fits."""
     step_seconds: float
     compiled: bool
-    """False if the bytes are estimated from the traced step and not compiled."""
+    """False if the bytes are estimated from a traced step that was not compiled."""
     chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriedValue:
-    """A value of an option that the search for the largest value planned for."""
+    """One value of an option, tried in the search for the largest value that fits the budget."""
 
     value: int
     needed_bytes: int | None = None
     """Smallest budget in bytes that the value's plan fits; None if the value has no plan."""
     fits: bool = False
     free: bool
-    """True if the search was free to choose every lever and ended in time. False for levers of another value's plan."""
+    """True if the search chose all levers freely and ended in time; False if it took levers of another value's plan."""
     refused: str = ""
     """Reason why the value has no plan; empty if it has one."""
     step_seconds: float | None = None
@@ -241,7 +241,7 @@ class Largest:
     next_needed_bytes: int | None
     """Smallest budget in bytes that `next_value` would fit; None if it is unknown."""
     bounded_by: Literal["bytes", "option", "recipe", "time"]
-    """Limit of `value`: the budget, the option's maximum, a refusal of the recipe, or the time limit of planning."""
+    """Limit of `value`: the budget, the option's maximum, values that the recipe refuses, or the planning time."""
     reason: str
     tried: tuple[TriedValue, ...] = ()
     """All values that were tried, in the order of trial."""
@@ -262,10 +262,10 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateBand:
-    """Range in which a compiler's peak would lie, for a plan that was only estimated (planner/estimated.py)."""
+    """Range in which a compiler's peak bytes would lie, for a plan that was not compiled (planner/estimated.py)."""
 
     plans: int
-    """Number of plans whose estimates were compared with a compiler: the range comes from their errors."""
+    """Number of earlier plans whose estimates were compared with a compiler. The range comes from their errors."""
     lowest_peak_bytes: int
     highest_peak_bytes: int
 
@@ -324,17 +324,17 @@ class Planned:
     sent_bytes: int = 0
     """Bytes that each device sends in a step, from the step compiled for several devices; 0 if none was compiled."""
     margin_bytes: int = 0
-    """Bytes of the prediction that are a margin after overruns of this run."""
+    """Part of the predicted bytes that is a margin, added after this run exceeded its budget."""
     estimate_band: EstimateBand | None = None
-    """Range in which a compiler's peak would lie; None if the plan was compiled."""
+    """Range in which a compiler's peak bytes would lie; None if the plan was compiled."""
     disk: Disk | None = None
     """Disk space of a run's checkpoints; None before `find_plan` adds it."""
     without_cudnn: str = ""
-    """Reason why attention on a GPU does not use cuDNN; empty if it does, without attention, and on other chips."""
+    """Reason why attention on a GPU does not use cuDNN; empty if it does, or without attention or a GPU."""
     could_grow: tuple[str, ...] = ()
     """Options of the recipe that `plan --largest` can maximise, with hyphens."""
     step_options: StepOptions = field(default_factory=StepOptions)
-    """Options of the step that the user set."""
+    """Options of the training step that the user set."""
     largest_found: Largest | None = None
     """Result of the search for an option's largest value; None if no such search was requested."""
 
@@ -388,8 +388,8 @@ class Planned:
         plan = planned.plan
         if plan.effective_batch != planned.examples_per_step:
             raise TypeError(
-                f"{path}.examples_per_step is {planned.examples_per_step}, and micro_batch {plan.micro_batch} and"
-                f" accumulation {plan.accumulation} make {plan.effective_batch}"
+                f"{path}.examples_per_step is {planned.examples_per_step}, but micro_batch {plan.micro_batch} x"
+                f" accumulation {plan.accumulation} is {plan.effective_batch}"
             )
         return planned
 
@@ -403,9 +403,9 @@ class Overrun:
     what: Literal["resident set", "allocator"]
     budget_bytes: int
     predicted_bytes: int
-    """Highest predicted peak in bytes of the phases in RUNNING, without an earlier margin."""
+    """Highest predicted peak in bytes of training, evaluation and saving, without margins for earlier overruns."""
     measured_bytes: int
-    """Peak bytes of the resident set, or on an accelerator the peak bytes in use of its allocator."""
+    """Peak bytes of the resident set; on an accelerator, peak bytes in use by its allocator."""
     said: str = ""
     """First line of the allocator's error message; empty if no allocation failed and the resident set
     exceeded the budget."""
@@ -420,7 +420,7 @@ class Overrun:
         return max(self.measured_bytes, self.budget_bytes) - self.predicted_bytes
 
     def words(self) -> str:
-        """Returns the clause about the overrun that the log and the ledger print, without the step."""
+        """Returns the clause about the overrun for the log and the ledger. It does not name the step."""
         budget = f"{format_bytes(self.predicted_bytes)} were predicted, the budget is {format_bytes(self.budget_bytes)}"
         if self.what == "allocator":
             return f"the allocator refused ({self.said}) with {format_bytes(self.measured_bytes)} in use; {budget}"
@@ -467,7 +467,7 @@ class PerDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class RunHost(HostLedger):
-    """Predicted bytes of the host beside its accelerators, with the measured peak of the process."""
+    """Predicted bytes of host memory for a host with accelerators, with the measured peak of the process."""
 
     measured_peak_bytes: int
 
@@ -495,7 +495,7 @@ class RunLedger:
     components: Mapping[str, Component]
     """Bytes by component. Measured bytes are those of the session with the highest peak."""
     session: SessionBytes | None = None
-    """Measured bytes of the last session; None before the first session has ended."""
+    """Measured bytes of the latest session; None before the first session has ended."""
     per_device: PerDevice | None = None
     host: RunHost | None = None
     resumed_from_step: int | None = None

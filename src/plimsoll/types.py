@@ -1,7 +1,7 @@
 """Types and protocols that all packages of plimsoll share. Imports no JAX, because recipes import this file.
 
-A recipe defines the training problem, a plan how one step is computed, and a ledger how many bytes that takes. Plans
-and ledgers are in `planned.py`.
+A recipe defines the training problem. A plan defines how one step is computed. A ledger lists how many bytes that
+takes. Plans and ledgers are in `planned.py`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ IGNORED_LABEL = -100
 """Label of a puzzle's cell that the loss does not count, as in the published code. On disk: `ignore_label_id`."""
 
 COUNTED = "counted"
-"""Key of a validation batch's booleans: True for a row that counts, False for one that only fills up the last batch."""
+"""Key of booleans in a validation batch: True for an example that counts, False for padding of an incomplete batch."""
 
 STATE = "state"
 """Key of a model's state besides its weights, like the statistics of batch norm.
 
-The state is an entry of the parameters that no gradient reaches. A loss returns the next state as a metric with this
-key: a `LossSum` of a pytree and a number of groups of examples. The mean over the groups is the next state."""
+The state is an entry of the parameters that no gradient reaches. A loss returns a metric with this key: a `LossSum` of
+states (a pytree) summed over groups of examples, and the number of groups. The mean over the groups is the next
+state."""
 
 NORMS_AND_BIASES = frozenset({"scale", "bias", "norm", "eigenvalues"})
-"""Words in the path of a small leaf, like a norm's scale, that gets no weight decay and is not stored in fewer bits."""
+"""Words in the paths of small parameters, like a norm's scale, that get neither weight decay nor fewer stored bits."""
 
 Params = Any
 Carry = Any
@@ -87,48 +88,48 @@ class Task(Protocol):
 
 @runtime_checkable
 class Unrolls(Protocol):
-    """Optional part of a task: stacked weights whose gradients are summed over micro-batches layer by layer.
+    """Optional part of a task (model and loss): stacked weights whose micro-batch gradients are summed by layer.
 
-    Unrolled layers have one gradient each. Stacking them for every micro-batch takes 10 to 20 % of a step on a CPU.
+    Unrolled layers have one gradient each. Stacking these for every micro-batch takes 10 to 20 % of a step on a CPU.
     Summed layer by layer, they are stacked once.
     """
 
     unrolled: tuple[str, ...]
-    """Path of the stacked layers in `params["trainable"]`, where `loss` also takes a list of layers. Empty for none."""
+    """Path of the stacked layers in `params["trainable"]`, as keys; () for none. `loss` also takes them as a list."""
 
 
 @runtime_checkable
 class ReadsInParts(Protocol):
-    """Optional part of a task: the weights that it reads in parts, by `opened` and `rows` of `levers.weight_bits`.
+    """Optional part of a task (model and loss): weights in fewer bits, which the loss decodes in parts.
 
-    `levers.remat.scan_blocks` opens the weights of its layers itself.
+    `opened` and `rows` of `levers.weight_bits` decode them. `levers.remat.scan_blocks` decodes the weights of layers.
     """
 
     @property
     def in_parts(self) -> tuple[str, ...]:
-        """Names of the weights in `params["trainable"]` that the task reads in parts; empty for none."""
+        """Names of the weights in `params["trainable"]` that the loss decodes in parts; empty for none."""
         ...
 
 
 @runtime_checkable
 class Stacks(Protocol):
-    """Optional part of a task: layers whose weights are stacked along a first axis."""
+    """Optional part of a task (model and loss): layers whose weights are stacked along a leading axis."""
 
     stacked: str
-    """Entry of the trainable dictionary whose leaves have a leading axis of layers. LoRA's adapters have paths for
-    names: there it is the first part of the paths."""
+    """Key in `params["trainable"]` of the stacked layers, whose arrays have a leading axis of layers. With LoRA, keys
+    are paths of adapted weights, and this is the first part of the paths."""
 
 
 @runtime_checkable
 class Layered(Protocol):
-    """Optional part of a task: the loss in three parts, for a step that updates each layer once its gradient is ready.
+    """Optional part of a task (model and loss): the loss in three parts, for a step that updates layer by layer.
 
-    `enter` computes the first layer's input, `block` is called for each layer, and `leave` computes the loss. None of
-    the three receives a carry, frozen weights or random numbers.
+    Each layer is updated once its gradient is ready. `enter` computes the first layer's input, `block` is called for
+    each layer, and `leave` computes the loss. None of the three receives a carry, frozen weights or random numbers.
     """
 
     stacked: str
-    """Entry of the trainable dictionary whose leaves have a leading axis of layers. The other entries are `outer`."""
+    """Key in `params["trainable"]` of the layers, whose arrays have a leading axis of layers. The rest is `outer`."""
 
     def enter(self, outer: Any, batch: Batch) -> jax.Array:
         """Returns the input of the first layer."""
@@ -141,7 +142,7 @@ class Layered(Protocol):
             layer: Weights of the layer, without the axis of layers.
             hidden: Input of the layer.
             batch: The batch, for layers that read more of it, like positions and documents.
-            number: int32 number of the layer, from 0.
+            number: int32 index of the layer, from 0.
         """
         ...
 
@@ -152,7 +153,7 @@ class Layered(Protocol):
 
 @runtime_checkable
 class Carries(Protocol):
-    """Optional part of a task: a carry, which is state of each example that lasts from step to step.
+    """Optional part of a task (model and loss): a carry, which is state of each example that lasts from step to step.
 
     The carry belongs to the training state. `loss` takes the carry of a micro-batch and returns the next carry. Every
     leaf has a leading axis of examples. In an evaluation the carry is None, before and after.
@@ -165,7 +166,7 @@ class Carries(Protocol):
 
 @runtime_checkable
 class ReadsTables(Protocol):
-    """Optional part of a task: tables in `params["tables"]`, by name. Each example reads one row of each table.
+    """Optional part of a task (model and loss): tables in `params["tables"]`. Each example reads a row of each.
 
     The step gathers these rows, and computes gradients and updates for them alone (`optimizers/sign_sgd.py`). So no
     gradient has the size of a table. `loss` reads the rows, shaped (examples, columns), from `params["rows"]`, by the
@@ -173,13 +174,13 @@ class ReadsTables(Protocol):
     """
 
     def rows(self, carry: Carry, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns, by the name of each table, the int32 number of the row that each example reads."""
+        """Returns, by the name of each table, the int32 index of the row that each example reads."""
         ...
 
 
 @runtime_checkable
 class StoresFrozen(Protocol):
-    """Optional part of a task: its own storage format for frozen weights. By default `levers.frozen.stored` applies."""
+    """Optional part of a task (model and loss): a format of stored frozen weights. Default: `levers.frozen.stored`."""
 
     def stored(self, frozen: Any, bits: Literal[32, 16, 8, 4]) -> Any:
         """Returns the frozen weights, stored in `bits` bits per weight."""
@@ -197,7 +198,7 @@ class Source(Protocol):
 
 
 class TrainedRun(Protocol):
-    """A run with a checkpoint, as commands of a recipe receive it. `inference/trained.py` implements it."""
+    """A run with a checkpoint, passed to commands that use a trained model. `inference/trained.py` implements it."""
 
     run: str
     """Folder of the run, as the user named it."""
@@ -212,7 +213,7 @@ class TrainedRun(Protocol):
 
     @property
     def task(self) -> Any:
-        """Model and loss, in the arithmetic of the plan."""
+        """Model and loss, with the numerics of the run's plan."""
         ...
 
     @property
@@ -224,7 +225,7 @@ class TrainedRun(Protocol):
         """Returns the parameters as the loss reads them.
 
         Args:
-            average: Whether to return the average of the weights (EMA), if the run keeps one.
+            average: Whether to return the moving average of the weights (EMA), if the run keeps one.
             given: Whether to include frozen weights that the recipe reads from other files.
         """
         ...
@@ -234,13 +235,14 @@ class TrainedRun(Protocol):
 
         Args:
             average: Whether to evaluate the average of the weights (EMA), if the run keeps one.
-            evaluate: Function from parameters and a batch to sums by name. By default the run's compiled evaluation.
+            evaluate: Function from parameters and a batch to sums of metrics by name; by default the run's compiled
+                evaluation.
         """
         ...
 
 
 class Levers(dict[str, Any]):
-    """Dict from the names of levers to their values. It is hashable, and must not be changed once it is made."""
+    """Dict from the names of levers (memory settings) to their values. It is hashable, so it must not be changed."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -248,11 +250,11 @@ class Levers(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """The part of a plan that a model reads: platform, precision, rematerialisation and other levers."""
+    """The part of a plan that a model reads: platform, precision, rematerialisation and other memory settings."""
 
     platform: str = "cpu"
     levers: Levers = Levers()  # noqa: RUF009  (nobody changes it)
-    """Values by the names of levers. A lever that is not named is off."""
+    """Maps the names of levers (memory settings) to values. The properties have defaults for names that are absent."""
 
     def lever(self, name: str, default: Any = None) -> Any:
         """Returns the value of a lever.
@@ -268,12 +270,12 @@ class Compute:
 
     @property
     def precision(self) -> Precision:
-        """Arithmetic of matmuls. Weights and sums are always float32. `float16` needs levers/loss_scale.py."""
+        """Arithmetic of matmuls, whose sums are always float32. `float16` needs loss scaling (levers/loss_scale.py)."""
         return self.lever("precision", "float32")
 
     @property
     def activations(self) -> Activations:
-        """Type of the residual stream, and of activations that are stored for the backward pass."""
+        """Data type of the residual stream, and of activations that are stored for the backward pass."""
         return self.lever("activations", "float32")
 
     @property
@@ -282,7 +284,7 @@ class Compute:
 
     @property
     def loss_chunk(self) -> int:
-        """Number of tokens of each device whose logits exist at a time; 0 for all tokens of the micro-batch."""
+        """Number of tokens per device whose logits are in memory at a time; 0 for all tokens of the micro-batch."""
         return self.lever("loss_chunk", 0)
 
     @property
@@ -298,17 +300,17 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Options of a step that only the user sets. The search tries no other values."""
+    """Options of a training step that only the user sets. The search for a plan does not vary them."""
 
     norms: Norms = "global"
-    """Gradient norms that a step reports: "global" for the whole gradient, "layers" for each layer and part, too."""
+    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for each layer and part."""
     donates: bool = True
     """Whether a step donates the old state's memory to the new state. With --debug-nans both states are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Bits of weights and optimizer state between steps: the part of a plan that an optimizer reads."""
+    """Bits per stored number of weights and optimizer state: the part of a plan that an optimizer reads."""
 
     optimizer_bits: OptimizerBits = 32
     """Bits of each number in the optimizer's state, like a moment."""
@@ -317,7 +319,7 @@ class Storage:
     frozen_bits: FrozenBits = 32
     """Bits of each frozen weight. 16: bfloat16. 8: int8. 4: NF4."""
     embedding_bits: EmbeddingBits = 16
-    """Bits of a frozen embedding and output layer. 16: `frozen_bits`, but at least 16. 8: int8. 4: NF4."""
+    """Bits of a frozen embedding and output layer. 16: like `frozen_bits`, but at least 16. 8: int8. 4: NF4."""
     ema_bits: EmaBits = 32
     """Bits of the average of the weights (EMA). 16: bfloat16, rounded stochastically."""
 
@@ -334,7 +336,7 @@ class Storage:
 
 
 STORABLE: Mapping[str, tuple[int, ...]] = {name: get_args(hint) for name, hint in get_type_hints(Storage).items()}
-"""Fields of `Storage` to their allowed bits, largest first."""
+"""Maps fields of `Storage` to their allowed bits, largest first."""
 
 WHOLE = Storage()
 """Storage of everything in float32."""

@@ -10,7 +10,7 @@ from string import ascii_letters
 from plimsoll.errors import RecipeError
 
 LIKELY_MIB = 128
-"""A size without a unit is assumed to be MiB from this number on, and GiB below: most cards have fewer GiB."""
+"""A message about a missing unit suggests MiB from this number on, and GiB below it: most cards have fewer GiB."""
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -58,7 +58,7 @@ def parse_budget(text: str | float, *, option: str = "--memory") -> int:
 
 
 def too_small(text: str | float, what: str) -> str:
-    """Returns the message about a size below 1 MiB, with a likely correction: `400 is 400 B, ...: 400MiB?`.
+    """Returns the error message for a size below 1 MiB, with a likely correction: `400 is 400 B, ...: 400MiB?`.
 
     Args:
         text: The typed size.
@@ -76,7 +76,7 @@ def with_unit(number: float) -> str:
 
 
 def as_read(text: str | float) -> str | None:
-    """Returns a sentence with the value of a size whose unit is ambiguous, like `2G` or `2GB`; else None."""
+    """Returns a clause with the value of a size whose unit is ambiguous, like `2G` or `2GB`; None for other sizes."""
     typed = str(text).strip()
     unit = re.search(r"[A-Za-z]+$", typed)
     if unit is None or unit[0].upper() in {"KIB", "MIB", "GIB", "TIB"}:
@@ -114,7 +114,7 @@ def format_budget(size: int) -> str:
 
 
 def format_count(count: float) -> str:
-    """Formats a count with three digits, like `1.24M`."""
+    """Formats a count with three significant digits, like `1.24M`."""
     for unit, factor in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= 0.9995 * factor:  # 999,999 is 1M, not 1e+03k
             return f"{count / factor:.3g}{unit}"
@@ -122,7 +122,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Formats a time, like `1.5 min` or `12 ms`; with two digits below 10 ms, like `0.42 ms`."""
+    """Formats a time, like `1.5 min` or `12 ms`; with two significant digits below 10 ms, like `0.42 ms`."""
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 90:

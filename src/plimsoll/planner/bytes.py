@@ -1,13 +1,14 @@
 """Predicted bytes of a run, from four sources, and the smallest budget that it fits.
 
 1. Shapes give the exact bytes of the state, the batches and the copy that a save makes (`Static`).
-2. A trace gives the bytes of a step beside its state before a compile, with an error of tens of percent (`liveness`).
+2. Before a compile, a trace gives the bytes of a step besides the training state, with an error of tens of percent
+   (`liveness`).
 3. The compiler gives the bytes of the step that training will run, with an error of about a percent (`Analysis`).
 4. The process itself holds its imports, which are measured, and compiled code, which is predicted from the number of
    instructions. A trial process of the plan measures both together (`Preparation`).
 
 The peak of a run is the peak of its largest phase, not a sum over phases. On a CPU one process holds everything. With
-an accelerator there are two ledgers: one of the device and one of the host.
+an accelerator there are two ledgers (bytes by component): one of the device and one of the host.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from plimsoll.units import KIB, MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """Memory of compiled functions in a process, beside its imports: a constant plus bytes per instruction."""
+    """Memory of compiled functions in a process, besides imported modules: a constant plus bytes per instruction."""
 
     least_bytes: int
     """Constant part, in bytes. It covers part of the compiled initialisation and evaluation."""
     instruction_bytes: float
-    """Bytes per instruction of the step. They cover the other part of initialisation and evaluation."""
+    """Bytes per instruction of the compiled step. They also cover the rest of initialisation and evaluation."""
 
     def bytes_of(self, instructions: int) -> int:
         return self.least_bytes + round(self.instruction_bytes * instructions)
@@ -44,7 +45,8 @@ READING = Code(least_bytes=40 * MIB, instruction_bytes=11.6 * KIB)
 COMPILED = Code(least_bytes=62 * MIB, instruction_bytes=9.1 * KIB)
 """Memory of functions that the process compiled itself.
 
-When several processes train together on CPUs, each may compile: JAX caches only the functions of the first."""
+When several processes train together on CPUs, each may compile: JAX writes only the first process's functions to its
+cache."""
 COMPILING = Code(least_bytes=250 * MIB, instruction_bytes=20.5 * KIB)
 """Peak memory while the process compiles its functions itself."""
 RUNNING_BYTES = 12 * MIB
@@ -52,12 +54,12 @@ RUNNING_BYTES = 12 * MIB
 SAVING_BYTES = 12 * MIB
 """Bytes that Orbax holds while it writes a checkpoint, besides the copy of the state."""
 RESTORE_BYTES = 16 * MIB
-"""Bytes that Orbax reads at a time while it restores a checkpoint. Besides them, a leaf of the state is held twice."""
+"""Bytes that Orbax reads at a time while it restores a checkpoint. It also holds one array of the state twice."""
 BATCHES_ON_DEVICE = 4
 """Largest number of batches on a device: one of the running step, one of the next step, and two that wait
 (`training/on_device.py`)."""
 TIMED_KERNELS_SHARE = 0.011
-"""Extra bytes of kernels that the card's clock chooses, as a share of the step's bytes.
+"""Extra bytes of kernels that XLA chooses by timing them on the card, as a share of the step's bytes.
 
 With such kernels an H100 took up to 1.01 % more than predicted for one plan of six, and without them never more
 (2026-11-23, jax 0.11.2; notes, "Determinism on cards")."""
@@ -66,9 +68,9 @@ AFTER_OVERRUN = "margin after an overrun"
 """Name of the component for the margin that a run gets after it exceeded an earlier prediction."""
 STEP = "step temporaries"
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
-"""Component of the ledger that counts each offloadable part of the state, by part."""
+"""Maps each part of the training state that can be offloaded to the component of the ledger that counts its bytes."""
 UNPREPARED = Preparation(init_temp_bytes=0, evaluate_temp_bytes=0)
-"""Preparation of a plan for which only the step was analysed."""
+"""Preparation of a plan of which only the training step was analysed: 0 bytes for initialisation and evaluation."""
 
 Parts = dict[str, int]
 Phases = dict[str, Parts]
@@ -86,7 +88,7 @@ class Margin:
     def needed_bytes(self, peak: int) -> int:
         """Returns the smallest budget for a peak, in bytes.
 
-        It depends on the peak alone. So a budget that a refusal recommends is enough.
+        It depends on the peak alone. So a budget that an error message recommends is enough.
         """
         share = math.ceil(peak / self.largest_share)
         return max(peak + self.least_bytes, share)
@@ -102,7 +104,7 @@ ALLOCATED = Margin(least_bytes=0, largest_share=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class PlanBytes:
-    """Sources of the predicted bytes of one plan, and the ledger computed from them."""
+    """Sources of the predicted bytes of one plan, and the ledger (bytes by component) computed from them."""
 
     plan: Plan
     problem: Problem
@@ -138,12 +140,12 @@ class PlanBytes:
 
     @property
     def margin(self) -> Margin:
-        """Safety margin of a device's budget; on a CPU, of the process."""
+        """Safety margin for the budget of an accelerator, or on a CPU for the budget of the process."""
         return self.margin_of_process if self.is_on_cpu else ALLOCATED
 
     @property
     def margin_of_process(self) -> Margin:
-        """Safety margin of the process: the smaller one if a trial process measured it, or will before training."""
+        """Safety margin of the process: TRIED if a trial process measured its memory or will, else PREDICTED."""
         is_weighed = self.preparation.process is not None
         will_be = self.preparation is UNPREPARED and self.problem.prepares == "try"
         return TRIED if is_weighed or will_be else PREDICTED
@@ -164,7 +166,7 @@ class PlanBytes:
 
     @property
     def state(self) -> Parts:
-        """Bytes of one device's share of the state, by component."""
+        """Bytes of one device's share of the training state, by component."""
         static = self.static
         state = {"parameters": static.parameter_bytes, "optimizer": static.optimizer_bytes + static.other_bytes}
         further = {"ema": static.ema_bytes, "carry": static.carry_bytes}
@@ -176,20 +178,20 @@ class PlanBytes:
 
     @property
     def phases(self) -> Phases:
-        """Components by phase of the process on a CPU, or of one accelerator, with the margin after an overrun."""
+        """Bytes by phase and component, of the process on a CPU or of an accelerator, with the margin for overruns."""
         phases = self.process_phases() if self.is_on_cpu else self.device_phases()
         reserve = {AFTER_OVERRUN: self.problem.margin_bytes} if self.problem.margin_bytes else {}
         return {name: parts | reserve if name in RUNNING else parts for name, parts in phases.items()}
 
     def process_phases(self) -> Phases:
-        """Returns the components by phase of the process on a CPU. The process holds the bytes of all its devices."""
+        """Returns the bytes by phase and component of the process on a CPU, which holds the bytes of all devices."""
         static = self.static
         local = self.local_devices
         loading = {"process": self.process.loading_bytes}
         base = {"process": self.process.resident_bytes + RUNNING_BYTES}
         base |= {name: local * size for name, size in self.state.items()}
 
-        # Bytes of each part of a run.
+        # Bytes that single phases need in addition to `base`.
         init = {"init temporaries": local * self.preparation.init_temp_bytes}
         init["initial weights"] = max(1, local // self.plan.fsdp) * static.initial_bytes
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
@@ -208,7 +210,7 @@ class PlanBytes:
         }
 
     def device_phases(self) -> Phases:
-        """Returns the components by phase of one accelerator. A save adds nothing: it copies to the host."""
+        """Returns the bytes by phase and component of one accelerator. Saving adds none: it copies to the host."""
         static = self.static
         state = self.state
         for part, moved in static.on_host(self.plan.offload).items():
@@ -218,7 +220,7 @@ class PlanBytes:
         if padding > 0:  # a TPU pads arrays to whole tiles
             state["padding of the state"] = padding
 
-        # Bytes of each part of a run.
+        # Bytes that single phases need in addition to the state.
         init = {"init temporaries": self.preparation.init_temp_bytes}
         batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
         step = state | batches | {STEP: self.analysis.beyond_state_bytes}
@@ -230,7 +232,7 @@ class PlanBytes:
     def host_ledger(self) -> HostLedger:
         """Returns the predicted bytes of one host's memory.
 
-        To save, a host copies its devices' state once. It restores the state leaf by leaf.
+        To save, a host copies its devices' state once. It restores the state array by array.
         """
         static = self.static
         local = self.local_devices
@@ -239,7 +241,7 @@ class PlanBytes:
         if moved:
             base["offloaded state"] = local * moved
 
-        # Bytes of each part of a run. A save first copies the whole state to the host, in either way of saving.
+        # Bytes that single phases need in addition to `base`. A save, synchronous or not, first copies the whole state.
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.host_temp_bytes} if self.analysis.host_temp_bytes else {}
         held = min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes

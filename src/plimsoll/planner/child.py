@@ -60,12 +60,12 @@ ANSWERS: Mapping[Verb, Any] = {
     "prepare": Preparation,
     "measure": tuple[float, ...],
 }
-"""Type of the answer to a request, by the request's verb."""
+"""Maps the verb of a request to the type of its answer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CompileProcess:
-    """Command and environment of a process that compiles for a subject."""
+    """Command and environment of a process that compiles the functions of one recipe for one chip."""
 
     subject: Subject
     environment: Mapping[str, str]
@@ -117,7 +117,7 @@ class Child(Answering):
     def __init__(self, process: CompileProcess, *, answers: Path, longest: float = LONGEST_ANSWER) -> None:
         self.compiles = 0
         self.seconds_saved = 0.0
-        """Seconds that cached answers took when they were computed."""
+        """Total seconds that the answers from the cache took when they were computed."""
         self.doing = "compiling" if process.subject.is_compiled else "estimating"
         self._command = process.command
         self._environment = dict(process.environment)
@@ -178,7 +178,7 @@ class Child(Answering):
         subject: Any = self._subject
         versions = [*self._versions, software_digest()]
 
-        # Rates do not depend on the recipe. Imports depend only on its parts, unless it is a user's own.
+        # A chip's rates do not depend on the recipe. Imports do not depend on its options, except for a user's recipe.
         if request.verb == "rates":
             subject = [subject.chip, subject.card, subject.compiler]
             versions = self._versions
@@ -190,7 +190,7 @@ class Child(Answering):
         return self._answers / f"{request.verb}-{digest[:24]}.json"
 
     def _ask(self, request: Request) -> Any:
-        """Returns the answer of the process, which is started if necessary."""
+        """Starts the process if necessary, sends the request, and returns the answer."""
         if self._is_stopped:
             raise ChildDied("the compile process was stopped")
         process = self._process or self._start()
@@ -202,7 +202,7 @@ class Child(Answering):
             is_late = time.monotonic() - begin >= self._longest
             raise ChildDied(self._why_it_ended(process, is_late=is_late))
 
-        # The reply is an answer, a refusal or a failure. A process with any other reply is killed.
+        # The reply is an answer, an error for the user, or a failure to compile. A process with another one is killed.
         try:
             reply = json.loads(line)
             if "refused" in reply:
@@ -245,7 +245,7 @@ class Child(Answering):
         return self._process
 
     def _why_it_ended(self, process: subprocess.Popen[str], *, is_late: bool = False) -> str:
-        """Waits for the end of the process. Returns a clause about it, with the last line of standard error."""
+        """Waits for the end of the process. Returns a message with its exit code and last line of standard error."""
         code = process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if is_late:
@@ -270,7 +270,7 @@ class Child(Answering):
 class Pool(Answering):
     """A `planner.types.Compiler` of several processes that answer in parallel. Each starts with its first request.
 
-    Only the first process times plans.
+    Only the first process times training steps.
     """
 
     def __init__(self, children: Sequence[Child]) -> None:
@@ -302,7 +302,7 @@ class Pool(Answering):
         return time.monotonic() + sum(child.seconds_saved for child in self._children)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer of the next idle process. Answers about the state are also cached in memory."""
+        """Returns the answer of the next idle process. Answers about the state's bytes are also cached in memory."""
         if request.verb == "measure":
             return self._children[0].answer(request)
         if request in self._statics:
@@ -318,7 +318,7 @@ class Pool(Answering):
 
 
 def _about(verb: Verb, *plans: Plan) -> Request:
-    """Returns a request about plans, as the compiler sees them."""
+    """Returns a request about plans, without settings that do not affect compiled functions."""
     return Request(verb=verb, plans=tuple(map(same_step, plans)))
 
 

@@ -19,7 +19,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 COUNT, RATE, WORDS, TABLE = "a whole number above 0", "a number above 0", "some words", "a table"
 TYPES: dict[str, tuple[type, ...]] = {COUNT: (int,), RATE: (int, float), WORDS: (str,), TABLE: (dict,)}
 Kinds = Mapping[str, str | tuple[str, ...]]
-"""Type of each field of a table in words, or the allowed strings, by field."""
+"""Maps each field of a TOML table to its type in words, or to its allowed strings."""
 
 FILE: Kinds = {"chips": TABLE, "architectures": TABLE, "kernels": TABLE}
 FIGURES: Kinds = {
@@ -31,13 +31,13 @@ FIGURES: Kinds = {
     "host_memory_bytes": COUNT,
     "compiler": TABLE,
 }
-"""Figures of a chip, each of which has a source in `Chip.sources`."""
+"""Fields with the figures of a chip. `Chip.sources` has the source of each figure."""
 GPU: Kinds = FIGURES | {"platform": ("cuda",), "kernels": TABLE, "sources": TABLE}
 OPTIONAL = ("link_bandwidth", "host_link_bandwidth", "host_memory_bytes", "kernels", "sources")
 KERNELS: Kinds = dict.fromkeys(
     ("product_share", "attention_share", "memory_share", "launch_seconds", "call_seconds"), RATE
 )
-"""Performance of kernels on a GPU: reached shares of its rates, and seconds of overhead (planner/kernel_seconds.py)."""
+"""Fields for a GPU's kernels: shares of the peak rates that they reach, and overheads (planner/kernel_seconds.py)."""
 COMPILER: Kinds = {
     "description": WORDS,
     "compute_capability": WORDS,
@@ -63,7 +63,7 @@ class Chip:
     hosts: int = 1
     """Number of machines, with a training process on each."""
     memory_bytes: int
-    """Memory that a run may use. Its entry in `sources` names the bytes that were subtracted."""
+    """Bytes that a run may use. The entry in `sources` names the bytes subtracted from the total."""
     flops: Mapping[str, float]
     """Dense floating-point operations per second, by precision. A precision without hardware units is absent."""
     memory_bandwidth: float
@@ -80,7 +80,7 @@ class Chip:
     sources: Mapping[str, str]
     """Source of each figure, by name, like "memory_bytes"."""
     kernels: Mapping[str, float] = field(default_factory=dict)
-    """Figures of KERNELS for a GPU; empty for a CPU or a TPU, whose step times do not come from kernels."""
+    """Values of the fields in KERNELS; empty for a CPU or TPU, whose step times are not estimated from kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +90,12 @@ class Catalogue:
     architectures: Mapping[str, Mapping[str, int]]
     """Limits of a multiprocessor, by CUDA compute capability."""
     kernels: Mapping[str, float]
-    """Figures of KERNELS for every GPU without figures of its own."""
+    """Values of the fields in KERNELS, for GPUs without values of their own."""
     kernel_sources: Mapping[str, str]
     chips: Mapping[str, Chip]
     """Chips by name: single GPUs and TPU slices."""
     unlisted: Mapping[str, Mapping[str, int]]
-    """Unlisted cards with their gigabytes, by the chip that is most similar."""
+    """Maps a listed chip to the unlisted cards most similar to it, with their memory in gigabytes."""
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -149,7 +149,7 @@ def with_chips_of(path: Path, known: Catalogue) -> Catalogue:
 
 
 def _gpu(name: str, figures: Any, catalogue: Catalogue, path: Path) -> Chip:
-    """Returns the GPU of a table in a chip file."""
+    """Returns the GPU that a table in a chip file describes."""
     table = f"the chip file {path}: [chips.{name}"
     check(figures, GPU, optional=OPTIONAL, table=f"{table}]")
     check(figures["flops"], dict.fromkeys(PRECISIONS, RATE), optional=PRECISIONS[1:], table=f"{table}.flops]")
@@ -209,7 +209,7 @@ def _axes(text: str) -> tuple[int, ...]:
 
 
 def _chip(name: str, figures: Mapping[str, Any], path: Path) -> Chip:
-    """Returns the device of a table, with a source for each figure."""
+    """Returns the device that a table describes, with a source for each figure."""
     sources = figures.get("sources", {})
     stated = {figure: figures[figure] for figure in FIGURES if figure in figures}
     return Chip(
@@ -254,7 +254,7 @@ def in_words(kind: str | tuple[str, ...]) -> str:
 
 
 def is_of(kind: str | tuple[str, ...], value: Any) -> bool:
-    """Returns True if a value from TOML has a type, or is one of the allowed strings."""
+    """Returns True if a value from TOML has the type `kind`, or is one of the strings in `kind`."""
     if isinstance(kind, tuple):
         return value in kind
     is_number = kind in (COUNT, RATE)

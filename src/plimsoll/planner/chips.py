@@ -24,7 +24,7 @@ from plimsoll.units import GIB
 
 CATALOGUE = Path(__file__).with_name("chips.toml")
 BACKEND = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
-"""JAX's name of a chip's platform, by platform."""
+"""Maps the platform of a chip to JAX's name of the backend."""
 UNLISTED_SPARE = 3 * GIB // 2
 """Bytes of an unlisted card's nominal memory that a run cannot use. CUDA reports 0.2 to 0.5 GiB less than nominal for
 listed cards, and 1 GiB lies outside XLA's pool."""
@@ -34,7 +34,7 @@ LOOP_SECONDS = 1e-4
 
 
 def chip(name: str, file: Path | None = None) -> Chip:
-    """Returns the chip with a name. `h100x8` and `8xh100` are eight H100 in one machine.
+    """Returns the chip called `name`. `h100x8` and `8xh100` are eight H100 in one machine.
 
     Args:
         name: Name that `plimsoll chips` lists, in upper or lower case, with or without hyphens and spaces, like
@@ -121,7 +121,7 @@ def chips(file: Path | None = None) -> list[Chip]:
 
 
 def chip_called(description: str, file: Path | None = None) -> Chip | None:
-    """Returns the GPU with a CUDA name, with the rate of its links; None if no catalogue lists it.
+    """Returns the GPU that CUDA calls `description`, with the rate of its links; None if no catalogue lists it.
 
     Args:
         description: CUDA's name of the GPU, which JAX also uses, like "NVIDIA H100 80GB HBM3".

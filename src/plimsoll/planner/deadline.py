@@ -1,4 +1,4 @@
-"""The time limit of planning. It ends the questions of the search, and never refuses a budget."""
+"""The time limit of planning. It ends the search's questions to the compiler, but no budget is refused for it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 CONFIRMING_SECONDS = 6.0
-"""Seconds reserved for confirming the chosen plan."""
+"""Seconds reserved at the end to confirm the bytes of the chosen plan."""
 SHARE_OF_TRAINING = 0.02
 """Largest planning time as a share of the training time, if the user sets no limit."""
 MOST_SECONDS = 120.0
-"""Largest extended planning time in seconds, if the user sets no limit."""
+"""Largest planning time in seconds after an extension, if the user sets no limit."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Deadline:
         self.began = self.clock()
 
     def left(self) -> float | None:
-        """Returns the seconds left for questions, without those reserved for a compile and the confirmation.
+        """Returns the seconds left for questions to the compiler, less those reserved for a compile and confirmation.
 
         None means that there is no limit.
         """
@@ -63,7 +63,7 @@ class Deadline:
 
     @property
     def words(self) -> str:
-        """End of a phrase about the search, for a search that was interrupted or ran out of time; else empty."""
+        """Words to append to a result if the search was interrupted or ran out of time; else empty."""
         if self.was_interrupted:
             return " found before planning was interrupted"
         return " found within the time limit of planning" if self.is_over() else ""

@@ -1,7 +1,7 @@
 """Answers of the compiler so far, and the ranges of bytes and seconds that are estimated from them.
 
 A trace gives an estimate of a step's bytes (liveness.py), a compile the exact bytes, and a timing the seconds. For a
-candidate that is only traced, the errors of traces of similar compiled candidates give the range.
+candidate plan that is only traced, the range comes from the errors of the traces of similar, compiled candidates.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def around(value: float, spread: float = 0.0) -> Range:
 UNSEEN = Range(0.75, 1.0, 1.9)
 """Ratio of compiled to traced bytes for a model of which no step was compiled."""
 ALIKE = 0.15
-"""Share by which the ratio of compiled to traced bytes may differ between levers that the compiler treats alike."""
+"""Share by which the ratio of compiled to traced bytes may differ between plans that the compiler treats alike."""
 DOUBLED = 0.04
 """Share by which the ratio of compiled to traced bytes may differ for each doubling of the micro-batch."""
 ORDERED = 0.1
-"""Share by which a lever's next value may need more bytes, although it is expected to need fewer."""
+"""Share by which a plan may need more bytes than one with a faster setting, although fewer are expected."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
 """Ratio of timed to estimated seconds for a model of which no step was timed."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
-"""Analysis without a step, to which estimated temporaries are added."""
+"""Analysis of an empty step. Estimated bytes of temporaries are added to it."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """Word in the error message of an XLA compiler or allocator that lacks memory."""
 
@@ -73,7 +73,7 @@ Verb = Literal["trace", "compile", "time", "prepare"]
 
 
 class Inquiry(NamedTuple):
-    """A question to the compiler about a candidate."""
+    """A question to the compiler about a candidate plan."""
 
     verb: Verb
     candidate: Candidate
@@ -110,12 +110,12 @@ class Evidence:
     imported_bytes: int
     """Resident memory of a process after training's imports, in bytes."""
     traced: dict[Family, Mapping[int, Analysis]] = field(default_factory=dict)
-    """Traces by micro-batch, for each family. Combinations of a family differ only in the bits of stored state."""
+    """Traces by micro-batch, for each family. Plans of a family otherwise differ only in the bits of stored state."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
     """Timed seconds of a step, by candidate."""
     prepared: dict[Candidate, Preparation] = field(default_factory=dict)
-    """Bytes of a run outside its step, by candidate."""
+    """Bytes of initialisation, of evaluation and of the process itself, by candidate."""
     failed: dict[Candidate, Failure] = field(default_factory=dict)
     untimed: dict[Candidate, str] = field(default_factory=dict)
     """Reasons why this CPU failed to time a candidate that it may be able to train, by candidate."""
@@ -124,7 +124,7 @@ class Evidence:
 
     @cached_property
     def children(self) -> dict[Combination, list[Combination]]:
-        """Children of each combination: one lever has a later value, which is expected to be smaller and slower."""
+        """Children of each combination of settings. A child differs in one, and should be smaller and slower."""
         children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
@@ -132,7 +132,7 @@ class Evidence:
         return children
 
     def candidates(self) -> list[Candidate]:
-        """Returns the candidates that have not failed, in the order of combinations from fastest to smallest."""
+        """Returns the candidate plans that have not failed, roughly from the fastest to the smallest in memory."""
         return [each for combination in self.space for each in combination.candidates if each not in self.failed]
 
     def is_traced(self, candidate: Candidate) -> bool:
@@ -142,7 +142,7 @@ class Evidence:
 
     @remembered
     def temporaries(self, candidate: Candidate) -> Range:
-        """Returns the range of the bytes of a candidate's step beside its state."""
+        """Returns the range of the bytes that a candidate's step needs besides the training state."""
         # Compiled: the bytes are exact.
         if candidate in self.compiled:
             return around(self.compiled[candidate].beyond_state_bytes)
@@ -152,14 +152,14 @@ class Evidence:
             traced = around(self.traced_bytes(candidate))
             return traced.times(likely_ratio(self.byte_ratios(), candidate, UNSEEN))
 
-        # Neither: at least the bytes of combinations that should need less, and at most the budget.
+        # Neither: at least the bytes of plans that should need less, and at most the budget.
         least = (1 - ORDERED) * self.least_temporaries(candidate)
         most = max(least, self.problem.budget_bytes)
         return Range(least, least, most)
 
     @remembered
     def least_temporaries(self, candidate: Candidate) -> float:
-        """Returns the lowest bytes of a candidate's step: its own if traced, else the most of its children's."""
+        """Returns a lower bound on the bytes of a candidate's step, from its trace, or else from its children's."""
         if self.is_traced(candidate):
             return self.temporaries(candidate).low
         children = candidate.among(self.children[candidate.combination])
@@ -189,7 +189,7 @@ class Evidence:
         return {candidate: seconds / self.seconds_by_trace(candidate) for candidate, seconds in known.items()}
 
     def book(self, candidate: Candidate, plan: Plan, analysis: Analysis) -> Ledger:
-        """Returns the ledger of `plan`, a variant of the candidate's plan."""
+        """Returns the ledger (bytes by component) of `plan`, a variant of the candidate's plan."""
         plan_bytes = PlanBytes(
             plan=plan,
             problem=self.problem,
@@ -201,9 +201,9 @@ class Evidence:
         return plan_bytes.ledger()
 
     def code_of(self, candidate: Candidate) -> Analysis:
-        """Returns an analysis without temporaries: the likely instructions of the candidate's step, and their form.
+        """Returns an analysis of the candidate's code alone: likely instructions, and whether it is read from files.
 
-        For a candidate that is not traced this is a lower estimate: the fewest instructions of any trace.
+        For a candidate that is not traced, it has the fewest instructions of any trace.
         """
         combination = candidate.combination
         compiled = [step for other, step in self.compiled.items() if other.combination is combination]
@@ -213,13 +213,13 @@ class Evidence:
         return replace(NO_STEP, instructions=least.instructions, is_filed=least.is_filed)
 
     def by_trace(self, candidate: Candidate) -> Analysis:
-        """Returns the candidate's trace with compiled temporaries, or with the likely ones if it is not compiled."""
+        """Returns the candidate's trace with the compiler's bytes of temporaries, or likely bytes if not compiled."""
         traced = interpolated(candidate.micro, self.traced[candidate.combination.family])
         return with_temporaries(traced, self.temporaries(candidate).likely)
 
     @remembered
     def books(self, candidate: Candidate) -> list[Ledger]:
-        """Returns ledgers of the candidate's smallest variant: for the fewest, the likeliest and the most bytes."""
+        """Returns ledgers of the plan's variant with least memory: for the fewest, likeliest and most temporaries."""
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
@@ -242,8 +242,9 @@ class Evidence:
 
     @remembered
     def seconds(self, candidate: Candidate) -> Range:
-        """Returns the range of a step's seconds, timed if the problem times plans, else from the chip's rates."""
-        # Not traced: as slow as its slowest parent. Where plans are timed, levers may be faster than rates predict.
+        """Returns the range of a step's seconds: timed if the problem times plans, else from the chip's rates."""
+        # Not traced: as slow as its slowest parent, a plan with one faster setting. Where plans are timed, settings may
+        # be faster than rates predict.
         combination = candidate.combination
         if not self.is_traced(candidate):
             hope = combination.hope if self.problem.measure else 1.0
@@ -267,7 +268,8 @@ class Evidence:
     def least_seconds(self, candidate: Candidate) -> float:
         """Returns the likely seconds of the slowest parent with the candidate's micro-batch.
 
-        If no parent has that micro-batch, returns the likely seconds of the fastest candidate of any parent.
+        A parent has one faster setting. If no parent has that micro-batch, returns the likely seconds of the fastest
+        candidate of any parent.
         """
         parents = candidate.combination.parents
         alike = [self.seconds(parent).likely for parent in candidate.among(parents)]
@@ -277,7 +279,7 @@ class Evidence:
         return min((self.seconds(other).likely for other in others), default=0.0)
 
     def by_rates(self, candidate: Candidate, analysis: Analysis) -> float:
-        """Returns the seconds of a step that the chip's rates give for an analysis."""
+        """Returns the seconds of a step, estimated from an analysis and the chip's rates."""
         plan = candidate.plan
         problem = self.problem
         static = self.static_of(plan.fsdp, plan.storage)
@@ -287,7 +289,7 @@ class Evidence:
     # Changes of the evidence.
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
-        """Adds the answer to an inquiry. A trace also holds for candidates that only store the state in other bits."""
+        """Adds the answer to an inquiry. A trace also holds for plans that differ only in the bits of stored state."""
         self.cache.clear()
         candidate = inquiry.candidate
         match inquiry.verb:
@@ -303,7 +305,7 @@ class Evidence:
     def fail(self, inquiry: Inquiry, why: str) -> None:
         """Marks an inquiry's candidate as failed, and the candidates that would fail for the same reason.
 
-        A failed trace fails all micro-batches. A compile without enough memory fails larger micro-batches, too.
+        If a trace fails, all micro-batches fail. If a compile lacks memory, larger micro-batches fail, too.
         """
         self.cache.clear()
         candidate = inquiry.candidate
@@ -325,19 +327,19 @@ class Evidence:
 
 
 def with_temporaries(analysis: Analysis, temporaries: float) -> Analysis:
-    """Returns the analysis with other bytes for the step beside its state."""
+    """Returns the analysis with `temporaries` as the bytes of the step besides the training state."""
     return replace(analysis, temp_bytes=round(temporaries), output_bytes=0, alias_bytes=0, peak_bytes=0)
 
 
 def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen: Range) -> Range:
-    """Returns the likely ratio of compiled to traced bytes (or of seconds), from the most similar candidates.
+    """Returns the likely ratio of compiled to traced bytes (or true to traced seconds), from similar candidates.
 
     Args:
         ratios: Known ratios by candidate.
         candidate: Candidate to estimate the ratio for.
         unseen: Ratio to return if no similar candidate has a known one.
     """
-    # The same levers with other micro-batches.
+    # Candidates with the same settings and other micro-batches.
     same = [other for other in ratios if other.combination is candidate.combination]
     if same:
         nearest = min(same, key=candidate.doublings_to)
@@ -345,7 +347,7 @@ def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen
         spread = min(ALIKE, DOUBLED * doublings)
         return around(ratios[nearest], spread)
 
-    # Other levers that this compiler treats alike.
+    # Candidates with other settings that this compiler treats alike.
     apart = candidate.combination.apart
     others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
     if others:

@@ -33,7 +33,7 @@ class Priced:
 
 
 def priced(evidence: Evidence, candidate: Candidate) -> Priced:
-    """Returns the first variant of the candidate's plan that fits, or else the smallest, with its bytes and seconds."""
+    """Returns the candidate's plan with bytes and seconds: the first of its variants that fits, else the smallest."""
     analysis = evidence.compiled.get(candidate) or evidence.by_trace(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed
@@ -104,7 +104,7 @@ def compared(evidence: Evidence) -> list[Priced]:
 
 
 def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: str) -> str:
-    """Returns a clause with the reason why the plan was chosen, and with its peak."""
+    """Returns a clause with the reason why the plan was chosen, and with its peak memory."""
     problem = evidence.problem
     fastest = min((other.seconds for other in others), default=math.inf)
     slower = max(NEAR - 1, chosen.seconds / fastest - 1)  # a plan that was not compared may be faster still
@@ -123,7 +123,8 @@ def reason_for(evidence: Evidence, chosen: Priced, others: list[Priced], ended: 
 def alternative(other: Priced, chosen: Priced) -> Alternative:
     """Returns a plan that was not chosen, with its differences in seconds and bytes as the reason.
 
-    A faster plan can be one that counts as equal, one that was not confirmed in time, or one beside the smallest plan.
+    It may be faster than the chosen plan if both count as equally fast, if time ran out before it was confirmed, or if
+    the smallest plan was requested.
     """
     slower = other.seconds / chosen.seconds - 1
     more = other.peak - chosen.peak

@@ -12,7 +12,7 @@ from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
 LEAST_INSTRUCTIONS, INSTRUCTIONS_OF_AN_EQUATION = 2240, 1.26
-"""Likely instructions of a compiled step: a constant, and the number per equation of its trace."""
+"""Likely number of instructions of a compiled step: a constant, and the number per equation of its jaxpr."""
 
 
 class Dots(NamedTuple):
@@ -52,7 +52,7 @@ def _sums(jaxpr: Any) -> np.ndarray:
 
 
 def _of_dot(equation: Any) -> tuple[float, int, float]:
-    """Returns operations, bytes and the number 1 of one matmul, as in `Dots`."""
+    """Returns the fields of `Dots` for one matmul: its operations, its bytes, and the number 1."""
     left, right = (variable.aval.shape for variable in equation.invars)
     (contracted, _), (batch, _) = equation.params["dimension_numbers"]
     inner = math.prod(left[axis] for axis in contracted)

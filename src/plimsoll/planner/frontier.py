@@ -31,7 +31,8 @@ def point_of(evidence: Evidence, candidate: Candidate, chosen: Candidate) -> Poi
     """Returns the point of a traced candidate, with its likely bytes and seconds.
 
     The plan is the variant that needs the least memory: synchronous saves and the fewest prefetched batches. A
-    candidate that fits the budget gets at least the seconds of the chosen one: the search found no faster plan there.
+    candidate that fits the budget gets at least the seconds of the chosen one: the search found no faster plan that
+    fits.
     """
     *_, least = smaller(candidate.plan, evidence.problem)
     needed = round(evidence.needed(candidate).likely)

@@ -21,7 +21,7 @@ def cores() -> int:
 
 
 def margin_bytes(available: int) -> int:
-    """Returns the bytes left to other processes if the user gives no budget: a tenth, from 256 MiB to 2 GiB."""
+    """Returns the bytes left to other processes if the user gives no budget: a tenth, within 256 MiB to 2 GiB."""
     return min(max(available // 10, 256 * MIB), 2 * GIB)
 
 

@@ -16,8 +16,7 @@ TILE = 128
 """Rows and columns that a multiprocessor computes at a time: cuBLAS' usual tile of 128 x 128 (NVIDIA, Matrix
 Multiplication Background User's Guide, "Tile Quantization")."""
 SHARE_OF_INNER = 512
-"""Fewest terms of a matmul's sum for one multiprocessor, when the sum is split over multiprocessors that would be
-idle."""
+"""Fewest summed terms for one multiprocessor, if a matmul's sum is split over otherwise idle multiprocessors."""
 
 
 def seconds_of(kernel: Kernel, chip: Chip) -> float:

@@ -1,9 +1,10 @@
 """Estimate of a traced function's temporaries without a compiler: the values alive at each of its operations.
 
-For chips whose compiler is not installed. The result of an operation is allocated at the operation, and freed after its
-last use. A compiler fuses elementwise operations, broadcasts and conversions into their consumers: their results are
-never allocated, but keep their operands alive. A loop holds one round of its body, and stacks the values that it stores
-for the backward pass. Values in the host's memory do not count. docs/chips.md compares the estimates with compilers.
+It serves for chips whose compiler is not installed. The result of an operation is allocated at the operation, and freed
+after its last use. A compiler fuses elementwise operations, broadcasts and conversions into their consumers: their
+results are never allocated, but keep their operands alive. A loop holds one round of its body, and stacks the values
+that it stores for the backward pass. Values in the host's memory do not count. docs/chips.md compares the estimates
+with compilers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CALLS = ("jit", "custom_jvp_call")
 UPDATES = ("dynamic_update_slice", "scatter", "scatter-add")
 """Operations that write into their first operand, unless a later operation reads it."""
 READS_FUSED = FUSED | FREE | {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "argmax", "argmin"}
-"""Operations that compute fused operands while they read them."""
+"""Operations into which a compiler fuses the computation of their operands."""
 
 
 def temporary_bytes(closed: Any, *, workspace: int = 0, inlined: Collection[str] = ()) -> int:
@@ -77,7 +78,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
         written = [variable for variable in equation.outvars if variable not in made_from and variable not in results]
         allocated = {variable: _bytes(variable) for variable in written}
 
-        # The results of a loop reuse the bytes of values that die at it. An update reuses its operand's.
+        # A loop's results reuse the bytes of values whose last use is the loop. An update reuses those of its operand.
         dying = [value for value in alive if last_use.get(value, -1) <= at]
         reused = sum(alive[value] for value in dying if _takes_bytes_of(value, equation))
 
@@ -90,7 +91,7 @@ def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
 
 
 def _takes_bytes_of(value: Any, equation: Any) -> bool:
-    """Returns True if the result of an operation may reuse the bytes of a value that dies at the operation."""
+    """Returns True if an operation's result may reuse the bytes of a value whose last use is the operation."""
     name = equation.primitive.name
     return name in ("scan", "while") or (name in UPDATES and value is equation.invars[0])
 
@@ -120,9 +121,9 @@ def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
 
 
 def _rounded_before(loop: Any) -> int:
-    """Returns the bytes of a loop's constants in a narrower type.
+    """Returns the bytes of a loop's constants after conversion to a narrower type.
 
-    The rounds of the loop convert these constants. A compiler converts them once, before the loop.
+    The loop's body converts them in every round. A compiler converts them once, before the loop.
     """
     (body,) = inner_jaxprs(loop)
     constants = {variable: variable for variable in body.invars[: loop.params["num_consts"]]}
@@ -130,9 +131,9 @@ def _rounded_before(loop: Any) -> int:
 
 
 def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
-    """Returns the bytes of the narrower forms of `constants`, by constant and type.
+    """Returns the bytes of `constants` after conversion to narrower types, by constant and type.
 
-    `constants` maps each variable with the bytes of a constant to that constant.
+    `constants` maps each variable that holds a constant to that constant.
     """
     rounded: dict[Any, int] = {}
     for equation in jaxpr.eqns:
@@ -184,7 +185,7 @@ def _followed(
 ) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
     """Returns two dicts: the allocated values that each fused variable is computed from, and the last use of values.
 
-    The last use is the number of an equation.
+    The last use is the index of an equation.
     """
     read_unfused = {
         variable

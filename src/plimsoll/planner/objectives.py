@@ -11,16 +11,16 @@ from plimsoll.planner.space import Candidate
 NEAR = 1.05
 """Ratio of step times that counts as equal.
 
-A looser class of numerics must be faster by this ratio. So must a plan that takes the whole budget, compared with one
-that takes nearly none."""
+A plan with looser numerics (exact, mixed, compressed) must be faster by this ratio. So must a plan that takes the whole
+budget, compared with one that takes nearly none."""
 SMALL = 0.05
-"""Share of a step's time below which an expected gain is not worth a question."""
+"""Share of a step's time below which an expected gain is not worth a question to the compiler."""
 SMALL_OF_LONG = 0.01
-"""Lowest value of that share, for a run so long that small gains repay the time of a question."""
+"""Smallest such share for a run so long that small gains repay the time of a question (`Fastest.small`)."""
 ASKING_SECONDS = 5.0
 """Assumed seconds of one question to the compiler."""
 SMALL_BYTES = 0.01
-"""Share of the smallest plan's bytes below which an expected gain is not worth a question."""
+"""Share of the smallest plan's bytes below which an expected gain is not worth a question to the compiler."""
 
 
 @dataclass
@@ -41,14 +41,14 @@ class Fastest:
         return self.evidence.chance(candidate)
 
     def cost(self, candidate: Candidate) -> Range:
-        """Returns the seconds of a step, times the factors for numerics and for bytes."""
+        """Returns the seconds of a step, multiplied by penalties for looser numerics and for more memory."""
         seconds = self.evidence.seconds(candidate)
         numerics = CLASSES.index(candidate.plan.numerics)
         weight = NEAR**numerics * self.preference(candidate)
         return seconds.times(Range(weight, weight, weight))
 
     def preference(self, candidate: Candidate) -> float:
-        """Returns the factor for bytes: from 1 for none of the budget to 1.05 for all of it.
+        """Returns the penalty for memory: from 1 for none of the budget to 1.05 for all of it.
 
         On an accelerator whose plans are not timed it is 1, because the cost of small kernels there is least certain.
         """
@@ -62,9 +62,9 @@ class Fastest:
         return self.cost(candidate).likely
 
     def small(self, best: Candidate) -> float:
-        """Returns the share of the cost below which an expected gain is not worth a question.
+        """Returns the share of the cost below which an expected gain is not worth a question to the compiler.
 
-        Before a run whose plans are timed, it is the share of the training time that one question takes.
+        If plans are timed for a run, it is the share of training that a question takes, but at least SMALL_OF_LONG.
         """
         problem = self.evidence.problem
         if problem.steps is None or not problem.measure:
@@ -103,7 +103,7 @@ class Smallest(Fastest):
         return True
 
     def last(self) -> Candidate:
-        """Returns the last combination with the smallest micro-batch: in the order of levers it is the smallest."""
+        """Returns the candidate with the smallest micro-batch and the settings that should need least memory."""
         space = self.evidence.space
         micro = min(micro for combination in space for micro in combination.plans)
         *_, last = (combination for combination in space if micro in combination.plans)

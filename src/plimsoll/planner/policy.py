@@ -9,15 +9,15 @@ from plimsoll.planner.objectives import NEAR, Fastest
 from plimsoll.planner.space import Candidate, Combination
 
 LEAST_CHANCE = 0.1
-"""Lowest probability of fitting with which a traced candidate is asked about, once a plan is known."""
+"""Lowest probability of fitting at which a question about a traced candidate is worthwhile, once a plan is known."""
 EXPECTED = 0.5
-"""Lowest probability of fitting with which a traced candidate is expected to fit."""
+"""Lowest probability of fitting at which a traced candidate counts as expected to fit."""
 GIVEN_UP = 12
 """Number of failures for other reasons than memory, without a success, after which the search gives up."""
 
 
 def best(evidence: Evidence, objective: Fastest) -> Candidate | None:
-    """Returns the cheapest candidate that was compiled and may be chosen."""
+    """Returns the compiled candidate with the lowest cost that may be chosen; None if there is none."""
     settled = [
         candidate
         for candidate in evidence.compiled
@@ -54,7 +54,7 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     if not evidence.traced:
         return [trace_of(first)]
 
-    # An untraced candidate may fit while there is time to trace it. It must be cheaper by more than counts as equal.
+    # An untraced candidate may fit while there is time to trace it. Its cost must be lower by the factor NEAR.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
             return objective.chance(candidate) >= EXPECTED
@@ -92,7 +92,7 @@ def worthwhile_inquiries(evidence: Evidence, objective: Fastest, known: Candidat
 
 
 def confirmation(evidence: Evidence, known: Candidate) -> list[Inquiry]:
-    """Returns the question about the bytes of the chosen plan's run outside its step; none if it was answered."""
+    """Returns the question about the bytes of initialisation, evaluation and process; none if it was answered."""
     return [] if known in evidence.prepared else [Inquiry("prepare", known)]
 
 

@@ -15,7 +15,7 @@ from plimsoll.planner.types import Problem, Static
 from plimsoll.units import MIB, format_budget, format_bytes
 
 WouldFit = Callable[..., bool]
-"""Function from changed fields of a problem to a boolean: True if a plan of the changed problem fits its budget."""
+"""Function that takes changed fields of the problem as keywords. Returns True if a plan then fits the budget."""
 
 
 def refusal(
@@ -90,14 +90,14 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
     parts = least.ledger.components
     hints = []
 
-    # Fewer pinned levers, or looser numerics.
+    # Advice: fewer settings by the user, or looser numerics.
     if problem.pinned_by is not None:
         hints.append(f"leave out {problem.pinned_by}, to search for a plan that fits")
     elif problem.pins and would_fit(pins={}):
         hints.append("leave out " + ", ".join(LEVERS[name].flag for name in sorted(problem.pins)))
     hints += [f"--numerics {numerics}" for numerics in _further_numerics(problem) if would_fit(numerics=numerics)]
 
-    # Smaller data, sequences or models.
+    # Advice: smaller data, sequences or models.
     if problem.data_advice and parts.get("data", 0) > over:
         hints.append(problem.data_advice)
     if problem.rate_unit == "tokens" and parts.get(STEP, 0) > over:
@@ -109,7 +109,7 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
 
 
 def _further_numerics(problem: Problem) -> list[str]:
-    """Returns the looser classes of numerics that would give this recipe another lever."""
+    """Returns the values of --numerics (exact, mixed, compressed) that allow this recipe further memory settings."""
     supported = {
         lever.touches for lever in LEVERS.values() for support in lever.supports if support.name in problem.supported
     }

@@ -45,7 +45,7 @@ class Desk:
     deadline: Deadline = field(default_factory=Deadline)
     """Time limit. After it the search returns the best plan so far, or continues to the first plan."""
     said: Candidate | None = None
-    """Candidate of the last message that a plan fits."""
+    """Candidate that the latest progress message named as a plan that fits."""
 
 
 def find_fastest(problem: Problem, desk: Desk) -> Planned:
@@ -84,7 +84,7 @@ def find_smallest(problem: Problem, desk: Desk) -> Planned:
 
 
 def begin(problem: Problem, desk: Desk) -> Evidence:
-    """Returns the evidence of a search before its first question about a candidate: imports, rates and candidates."""
+    """Returns the evidence at the start of a search: bytes of imports, rates of the chip, and all candidates."""
     static_of = cache(desk.compiler.static)
     try:
         imported_bytes = desk.compiler.imported_bytes()  # measured in another process, so before rates are timed
@@ -144,7 +144,7 @@ def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry]
 
 
 def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int) -> list[Inquiry]:
-    """Returns the questions that may be asked now: one per idle process and combination. A timing runs alone."""
+    """Returns the questions to ask now: one per idle process, and one per combination. A timing runs alone."""
     under_way = list(running)
     chosen: list[Inquiry] = []
     for inquiry in wanted:
@@ -181,7 +181,7 @@ def ask(inquiry: Inquiry, evidence: Evidence, desk: Desk) -> Any:
 
 
 def depth_of_preparing(candidate: Candidate, evidence: Evidence) -> Depth:
-    """Returns the accuracy with which to determine the bytes of a run outside its step.
+    """Returns the way to determine the bytes of initialisation, evaluation and the process (`types.Depth`).
 
     A short run gets no trial process, unless its plan fits only with the smaller margin after a trial.
     """

@@ -1,7 +1,7 @@
 """Candidates of a search: all possible combinations of lever values, from the fastest to the smallest.
 
-Pinned levers keep their values. A pin that is impossible on this chip, or with another pin, is refused here. The record
-of a lever has its values, their order and their conditions (`levers/lever.py`).
+A lever is a setting that saves memory. Levers that the user set (pins) keep their values. A pin that is impossible on
+this chip, or with another pin, is refused here. `levers/lever.py` describes a lever's values, order and conditions.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from plimsoll.planner.types import Problem, Rates, Static
 from plimsoll.types import Levers, Offload, Storage
 
 Family = tuple[Any, ...]
-"""Values of the levers that change a step in more than the bits of stored weights and state."""
+"""Values of all levers (memory settings) except those that only set the bits of stored weights and state."""
 
 StaticOf = Callable[[int, Storage], Static]
-"""Function that returns the bytes of the state, from the number of devices that share a copy and the storage."""
+"""Function that returns the bytes of the state. It takes the number of devices that share a copy, and the bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Combination:
-    """Values of all levers that change a compiled function, except the micro-batch."""
+    """Values of all levers (memory settings) that change a compiled function, except the micro-batch."""
 
     levers: dict[str, Any]
     plans: dict[int, Plan]
-    """Plans by micro-batch. Levers that need no compile, prefetching and saving, have their fastest values."""
+    """Plans by micro-batch, with the fastest prefetching and saving, which need no compile."""
     parents: tuple[Combination, ...]
-    """Combinations with one lever at an earlier value, which are expected to be faster and larger."""
+    """Combinations that differ in one lever and are expected to be faster and to need more memory."""
     hope: float
-    """Lowest ratio of timed to estimated seconds that the levers may reach, where plans are timed."""
+    """Lowest ratio of timed to estimated step seconds that these values may reach."""
 
     apart: tuple[Any, ...]
-    """Values of levers that set combinations apart: errors of traces do not carry over to other values."""
+    """Values of the levers on which the error of a trace depends. Combinations with other values have other errors."""
 
     @cached_property
     def steps(self) -> dict[int, Plan]:
-        """Plans by micro-batch, as the compiler sees them (`same_step`)."""
+        """Plans by micro-batch, without settings that do not affect compiled functions (`same_step`)."""
         return {micro: same_step(plan) for micro, plan in self.plans.items()}
 
     @cached_property
@@ -55,7 +55,7 @@ class Combination:
 
     @cached_property
     def family(self) -> Family:
-        """Values of the levers, without those that only change the bits of stored weights and state."""
+        """Values of the levers, without those that only set the bits of stored weights and state."""
         stored = {lever.name for lever in registry.chained()}
         return tuple(value for name, value in self.levers.items() if name not in stored)
 
@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
 
     @property
     def step(self) -> Plan:
-        """The candidate's plan, as the compiler sees it."""
+        """The candidate's plan, without settings that do not affect compiled functions."""
         return self.combination.steps[self.micro]
 
     @property
@@ -80,19 +80,19 @@ class Candidate(NamedTuple):
         return f"micro-batch {self.micro}, {registry.in_words(self.step.levers)}"
 
     def among(self, combinations: Iterable[Combination]) -> list[Candidate]:
-        """Returns the candidates of other combinations with the same micro-batch."""
+        """Returns the candidates of `combinations` with the micro-batch of this one."""
         return [Candidate(other, self.micro) for other in combinations if self.micro in other.plans]
 
     def doublings_to(self, other: Candidate) -> float:
-        """Returns the number of doublings from one micro-batch to the other, as a float."""
+        """Returns the distance between two micro-batches in doublings, as a float of 0 or more."""
         return abs(math.log2(other.micro / self.micro))
 
 
 def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Combination]:
-    """Returns all combinations of a problem, parents before their children.
+    """Returns all combinations of lever values, parents before their children.
 
     Raises:
-        RecipeError: A pinned value is impossible, or a pinned offload would move nothing.
+        RecipeError: A value set by the user is impossible, or an offload set by the user would move nothing.
     """
     static = static_of(1, Storage())
     _require_moved(problem, static)
@@ -107,7 +107,7 @@ def combinations(problem: Problem, rates: Rates, static_of: StaticOf) -> list[Co
 
 
 Place = tuple[int, ...]
-"""Index of the value of each combined lever. The last number is the index in the chain of storages."""
+"""Index of each lever's value. The final number is the index in the list of `_storages`."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Grid:
         return {**values, **self.chain[place[-1]]}
 
     def add(self, place: Place, levers: dict[str, Any]) -> None:
-        """Adds the combination at a place, with the micro-batches whose step no earlier combination has."""
+        """Adds the combination at a place, without micro-batches for which an added combination has the same step."""
         problem = self.problem
         micros = [problem.effective_batch] if levers["layerwise"] else self.micros
         same_before = self._same_before(place)
@@ -152,14 +152,14 @@ class _Grid:
         )
 
     def _earlier(self, place: Place, axis: int) -> Iterator[Place]:
-        """Yields the places of combinations with one lever at an earlier value, the nearest value first."""
+        """Yields the places of combinations with a faster value of the lever at index `axis`, the nearest first."""
         for before in range(place[axis] - 1, -1, -1):
             other = (*place[:axis], before, *place[axis + 1 :])
             if other in self.made:
                 yield other
 
     def _same_before(self, place: Place) -> list[Callable[[int], bool]]:
-        """Returns functions of a micro-batch that return True if an earlier combination has the same step."""
+        """Returns functions from a micro-batch to True if a combination with a faster value has the same step."""
         found = []
         for axis, (name, values) in enumerate(self.tried.items()):
             is_same = registry.LEVERS[name].same_step
@@ -169,9 +169,9 @@ class _Grid:
         return found
 
     def _parents(self, place: Place) -> list[Combination]:
-        """Returns, for each lever, the combination with the nearest earlier value of that lever.
+        """Returns, for each lever, the combination with the next faster value of that lever.
 
-        If there is none, returns all combinations with no lever at a later value.
+        If there is none, returns all combinations in which no lever has a slower value.
         """
         nearest = [next(self._earlier(place, axis), None) for axis in range(len(place))]
         parents = [self.made[other] for other in nearest if other is not None]
@@ -195,9 +195,9 @@ def _plan(problem: Problem, levers: dict[str, Any], micro: int) -> Plan:
 
 
 def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
-    """Yields the plan, and then variants that need fewer and fewer bytes but no other compile.
+    """Yields the plan, and then variants that need fewer and fewer bytes but the same compiled functions.
 
-    The variants have synchronous saves, unless saving is pinned, and then also fewer prefetched batches.
+    The variants save synchronously, unless the user set the way of saving, and then also prefetch fewer batches.
     """
     yield plan
     if plan.lever("async_save") and "async_save" not in plan.pinned:
@@ -209,7 +209,7 @@ def smaller(plan: Plan, problem: Problem) -> Iterator[Plan]:
 
 
 def same_step(plan: Plan) -> Plan:
-    """Returns a plan as the compiler sees it: levers that change no compiled function have their plain value."""
+    """Returns a plan without settings that do not affect compiled functions: those levers get their default value."""
     unseen = {name: lever.plain for name, lever in registry.LEVERS.items() if not lever.compiled}
     return replace(plan.with_levers(**unseen), pinned=())
 
@@ -217,10 +217,11 @@ def same_step(plan: Plan) -> Plan:
 def micro_batches(problem: Problem) -> list[int]:
     """Returns the micro-batches to search: divisors of the effective batch with an equal share for every device.
 
-    A share is a multiple of the examples that the model normalises together. A pinned micro-batch is the only one.
+    A share is a multiple of the examples that the model normalises together. A micro-batch set by the user is the only
+    one.
 
     Raises:
-        RecipeError: The effective batch, or the pinned micro-batch, cannot be divided.
+        RecipeError: The effective batch, or the user's micro-batch, cannot be divided.
     """
     devices, together = problem.devices, problem.normalised_together
     share = devices * together
@@ -244,7 +245,7 @@ def micro_batches(problem: Problem) -> list[int]:
 
 
 def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
-    """Returns the chain of storages: first the fastest value of each lever, then lever after lever in fewer bits."""
+    """Returns choices of the bits of stored weights and state: the fastest, then one lever after another lowered."""
     tried = {lever.name: lever.tried(problem, rates) for lever in registry.chained()}
     chain = [{name: values[0] for name, values in tried.items()}]
     for name, values in tried.items():
@@ -254,12 +255,12 @@ def _storages(problem: Problem, rates: Rates) -> list[dict[str, Any]]:
 
 
 def _unmovable(static: Static, offload: Offload) -> list[str]:
-    """Returns the parts of the state that `offload` names, but of which this model has nothing worth moving."""
+    """Returns the parts of the state that `offload` names, but of which the model has nothing worth moving."""
     return [part for part in SUPPORTED_AS if part in OFFLOADED[offload] and not static.movable.get(part)]
 
 
 def _require_moved(problem: Problem, static: Static) -> None:
-    """Raises RecipeError if a pinned offload names a part of the state that would not be moved."""
+    """Raises RecipeError if an offload set by the user names a part of the state that would not be moved."""
     pinned = problem.pins.get("offload", "none")
     empty = _unmovable(static, pinned)
     if empty:

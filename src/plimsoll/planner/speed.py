@@ -1,8 +1,8 @@
-"""Estimate of the seconds of a step before it runs: a roofline with the chip's rates.
+"""Estimate of the seconds of a training step before it runs: a roofline model with the chip's rates.
 
 The estimate is a sum: matmuls at the rate of their precision, memory traffic beyond the cache, the first touch of the
 step's temporaries, transfers between devices and from their host, and fixed overheads per step, per micro-batch and,
-on a CPU, per matmul. It serves to rank plans. `measure` times a plan.
+on a CPU, per matmul. It serves to rank plans; `Compiler.measure` times them.
 
 For a step that is compiled for a GPU, the times of its kernels replace those of matmuls and memory traffic
 (kernel_seconds.py). The launches of kernels are added, whether the step is compiled or not.
@@ -46,11 +46,11 @@ def step_seconds(
 
     Args:
         plan: The plan.
-        analysis: Figures of the plan's step.
-        static: Bytes of the plan's state.
+        analysis: The compiler's figures for the plan's step.
+        static: Bytes of the plan's training state.
         rates: Rates of one chip.
         devices: Number of devices.
-        sharing: Number of devices that share the rates, like the devices that JAX makes of one CPU.
+        sharing: Number of devices that share the rates of one chip, like the devices that JAX makes of one CPU.
     """
     if analysis.kernel_seconds:  # no faster than the arithmetic at the chip's rate
         work = max(analysis.kernel_seconds, analysis.flops / (devices * rates.flops[plan.precision]))

@@ -35,7 +35,7 @@ EVERY_GPU = {
 
 
 def devices(chip: Chip) -> list[Any]:
-    """Returns the chip's `jax.Device`s. The number of a device's host is its `process_index`."""
+    """Returns the chip's `jax.Device`s. The `process_index` of a device is the index of its host."""
     if chip.platform == "tpu":
         options: dict[str, Any] = {  # JSON has turned tuples into lists
             name: tuple(value) if isinstance(value, list) else value for name, value in chip.compiler.items()
@@ -53,7 +53,7 @@ def devices(chip: Chip) -> list[Any]:
 
 
 def target_config(chip: Chip, *, cudnn: tuple[int, int, int], runtime: tuple[int, int, int]) -> str:
-    """Returns XLA's GpuTargetConfigProto of a GPU as text. JAX reads the same from a GPU in the machine."""
+    """Returns XLA's GpuTargetConfigProto of a GPU as text. For a GPU in the machine, JAX reads it from the GPU."""
     compiler = dict(chip.compiler)
     description, capability = compiler.pop("description"), compiler.pop("compute_capability")
     major, minor = capability.removesuffix("a").split(".")

@@ -14,12 +14,12 @@ from plimsoll.types import WHOLE, Offload, StepOptions, Storage
 
 Verb = Literal["rates", "imports", "static", "trace", "analyse", "prepare", "measure"]
 Depth = Literal["trace", "compile", "try"]
-"""Accuracy of a run's bytes outside its step: from traced or compiled functions, or measured in a trial process."""
+"""Source of the bytes of initialisation, evaluation and the process: traces, compiled functions, or a trial process."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU or TPU of this machine, as JAX sees one device of it."""
+    """One GPU or TPU device of this machine, as JAX reports it."""
 
     kind: str
     memory_bytes: int
@@ -32,15 +32,15 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Subject of a compile process: the recipe, the step and the chip that its answers are about."""
+    """Recipe, step and chip that the answers of a compile process are about."""
 
     recipe: Mapping[str, Any]
-    """Recipe in its saved form."""
+    """Recipe in the form in which it is saved as JSON."""
     steps: int
     """Length of the learning rate schedule, in optimizer steps."""
     step_options: StepOptions
     imports: tuple[str, ...] = ()
-    """Modules that are imported to read the recipe's data."""
+    """Names of the modules that are imported to read the recipe's data."""
     is_own: bool = False
     """Whether the recipe comes from a user's file, which opens its data as soon as the recipe is used."""
     devices: int = 1
@@ -67,21 +67,21 @@ class Request:
 
     verb: Verb
     plans: tuple[Plan, ...] = ()
-    """Plans as the compiler sees them: levers that change no compiled function have their plain value."""
+    """Plans in which settings that do not affect compiled functions have their default value."""
     fsdp: int = 1
     """Number of devices that share one copy of the state, for the verb `static`."""
     storage: Storage = WHOLE
-    """Bits of the state, for the verb `static`."""
+    """Bits of stored weights and optimizer state, for the verb `static`."""
     depth: Depth = "trace"
-    """Accuracy of the answer, for the verb `prepare`."""
+    """Source of the bytes in the answer, for the verb `prepare`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Static:
-    """Bytes of one device's share of the state, computed exactly from shapes, for one `fsdp` and one storage."""
+    """Bytes of one device's share of the training state, computed exactly from shapes."""
 
     parameters: int
-    """Number of weights, trainable and frozen."""
+    """Number of weights of the whole model, trainable and frozen."""
     parameter_bytes: int
     """Bytes of all weights, trainable and frozen."""
     optimizer_bytes: int
@@ -90,7 +90,7 @@ class Static:
     ema_bytes: int = 0
     """Bytes of the average of the weights (EMA)."""
     carry_bytes: int = 0
-    """Bytes of the task's carry, the state of examples that lasts from step to step."""
+    """Bytes of the carry: a state of each example that lasts from step to step."""
     largest_leaf_bytes: int
     batch_bytes: int = 0
     """Bytes of one device's share of an effective batch."""
@@ -102,7 +102,7 @@ class Static:
     """Bytes held twice for a moment while a run reads initial weights from files: the largest array, and trainable
     weights in 16 bits, which are replaced once all files are read."""
     movable: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that `offload` can move to the host's memory, by the parts in `OFFLOADED`."""
+    """Maps parts of the state, like "optimizer", to the bytes that can be offloaded to the host's memory."""
 
     @property
     def state_bytes(self) -> int:
@@ -121,7 +121,7 @@ class Analysis:
     """The compiler's figures for the step of one plan. Bytes are those of one device, unless noted."""
 
     temp_bytes: int
-    """Bytes of temporaries, on a CPU with the buffers that its libraries pack (hlo/packed.py)."""
+    """Bytes of temporaries. On a CPU they include the buffers of matmul libraries (hlo/packed.py)."""
     argument_bytes: int = 0
     """Bytes of the state and the batch; 0 for a step that was only traced."""
     output_bytes: int = 0
@@ -137,7 +137,7 @@ class Analysis:
     moved_bytes: float = 0.0
     """Bytes that matmuls read and write in a step, on all devices; 0 on a CPU, whose cache holds many of them."""
     dots: float = 0.0
-    """Number of matmuls in a step on a CPU, to price their start; 0 on an accelerator."""
+    """Number of matmuls in a step on a CPU, each of which has an overhead; 0 on an accelerator."""
     kernels: float = 0.0
     """Number of kernels that one GPU runs in a step; 0 on other chips."""
     kernel_seconds: float = 0.0
@@ -146,7 +146,7 @@ class Analysis:
     sent_bytes: float = 0.0
     """Bytes that one device sends to the others in a step, as compiled; 0 if the step was not compiled."""
     hidden_share: float = 0.0
-    """Share of the sending time in which kernels run, from the compiled step's schedule."""
+    """Share, from 0 to 1, of the sending time in which kernels run, from the compiled step's schedule."""
     peak_bytes: int = 0
     """Peak bytes that the compiler reports on an accelerator, with arguments and without host memory; else 0."""
     host_temp_bytes: int = 0
@@ -167,14 +167,14 @@ class Analysis:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """Bytes of a plan's run outside its step: initialisation, evaluation, and the process itself."""
+    """Bytes of a run besides its training step: of initialisation, evaluation, and the process itself."""
 
     init_temp_bytes: int
     """Bytes of temporaries of the run's initialisation."""
     evaluate_temp_bytes: int
     """Bytes of temporaries of the run's evaluation."""
     process: Process | None = None
-    """Measured resident memory of a trial process; None if no trial process ran."""
+    """Resident memory measured in a trial process; None if no trial process ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class Compiler(Protocol):
 
     def analyse(self, plan: Plan) -> Analysis: ...
     def prepare(self, plan: Plan, depth: Depth) -> Preparation:
-        """Returns the bytes of the plan's run outside its step. Functions that this compiles are kept for training."""
+        """Returns the bytes of initialisation, evaluation and the process. Compiled functions are kept for training."""
         ...
 
     def measure(self, plans: Sequence[Plan]) -> list[float]:
@@ -235,38 +235,38 @@ class Compiler(Protocol):
 
 
 class DoesNotCompile(Exception):
-    """Failure of the compiler, or of its process, on one plan. The search goes on with other plans."""
+    """Failure of the compiler, or of its process, on one plan. The search continues with other plans."""
 
 
 class ChildDied(DoesNotCompile):
-    """End of a compile process before its answer. Another process may answer the same question."""
+    """A compile process ended before its answer. Another process may answer the same question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(lever.Problem):
-    """Facts of the recipe, the chip and the budget that the search needs, without model and data."""
+    """Facts that the search needs about the recipe, the chip and the budget. It needs no model and no data."""
 
     hosts: int = 1
     budget_bytes: int
     """Budget of one device, in bytes."""
     memory_bytes: int | None = None
-    """Most bytes of an accelerator's device that a run can use; None on a CPU."""
+    """Largest number of bytes of an accelerator that a run can use; None on a CPU."""
     host_budget_bytes: int | None = None
-    """Budget of one host beside its accelerators, in bytes; None for no limit."""
+    """Budget for the memory of one host with accelerators, in bytes; None for no limit."""
     rate_per_example: int
     """Number of `rate_unit`s in one example, like its tokens."""
     rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
-    """Bytes of the data on the host, by prefetch depth and component."""
+    """Bytes of the data on the host, by number of prefetched batches and by component."""
     data_advice: str = ""
     """Advice to the user that reduces the bytes of the data."""
     pinned_by: str | None = None
-    """Source of the pins if the user did not type them one by one, like `--plan FILE`."""
+    """Option that set levers for the user, like `--plan FILE`; None if the user set each by its own option."""
     margin_bytes: int = 0
-    """Margin in bytes, added to the phases in RUNNING, after this run exceeded an earlier prediction."""
+    """Bytes added to the predictions for training, evaluation and saving, after this run exceeded earlier ones."""
     measure: bool = False
-    """Whether to time the best few plans on the chip of this machine."""
+    """Whether to time the best few plans on this machine's chip."""
     prepares: Depth = "trace"
-    """Accuracy of the chosen plan's bytes outside its step."""
+    """Source of the bytes of the chosen plan's initialisation, evaluation and process."""
     steps: int | None = None
     """Optimizer steps of the run that follows, so that planning takes no longer than it saves; None without a run."""

@@ -5,7 +5,7 @@
     tokens/      one folder for each tokenised text
 
 An entry is one file, or the folder of one tokenised text. The limit does not count `runs/`, the local copies of runs in
-buckets. They are never removed, because they may be newer than their bucket.
+cloud buckets. They are never removed, because they may be newer than their bucket.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def cache_folder() -> Path:
 
 
 def limit_bytes() -> int:
-    """Returns the size limit of the cache, which `PLIMSOLL_CACHE_LIMIT` may set; 0 keeps nothing.
+    """Returns the size limit of the cache in bytes, which `PLIMSOLL_CACHE_LIMIT` may set.
+
+    With a limit of 0, entries are removed an hour after their last use.
 
     Raises:
         PlimsollError: The variable is not a size, or lacks a unit.
@@ -87,7 +89,7 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns the entries of a cache folder, whose sizes the limit counts."""
+    """Returns the entries of a cache folder. The size limit counts their sizes."""
     found = []
     for part in PARTS:
         files = _files(folder / part)
@@ -151,8 +153,8 @@ def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
 def _remove(entry: Entry) -> bool:
     """Removes an entry. Returns False if it cannot be removed. A process that has its files open can still read them.
 
-    Removing a compiled function also removes all `prepare` answers, which promise that compiled functions are in the
-    cache.
+    Removing a compiled function also removes all answers to `prepare` requests, which promise that compiled functions
+    are in the cache.
     """
     try:
         if entry.part == "tokens":

@@ -23,7 +23,7 @@ ALLOCATOR = {
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
-"""glibc tunables of processes that train. Large buffers are mapped and unmapped, so that the resident set follows the
+"""glibc tunables of processes that train. Large buffers are mapped and unmapped, so that resident memory follows the
 live buffers. Huge pages are faster to touch and to release (notes, "Allocator"). With two heaps instead of one, peaks
 of the same plan differed by 10 MiB (notes, "To the last MiB")."""
 
@@ -48,35 +48,36 @@ UNTUNED = "--xla_gpu_autotune_level=0"
 """Option that switches off autotuning in compile processes for an absent NVIDIA GPU: tuning needs the GPU."""
 
 GIVES_BACK = "PLIMSOLL_GIVE_BACK"
-"""Variable of processes that may drop pages of library code (`training.memory.trim`). It is set only in processes for
-this CPU: with an accelerator's driver loaded, training on an H100 ended with SIGBUS (notes, "On a card")."""
+"""Environment variable that allows a process to drop pages of library code (`training.memory.trim`). It is set only in
+processes for this CPU: with an accelerator's driver loaded, training on an H100 ended with SIGBUS (notes, "On a
+card")."""
 
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
 """Variable with the limit, in GiB, for host memory that XLA pins in a process on a GPU. XLA's default is 64."""
 
 XLA_FLAGS = "XLA_FLAGS"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
-"""Variable with the number of devices that JAX presents one CPU as."""
+"""Variable with the number of devices as which JAX presents one CPU."""
 FORCED_DEVICES = "--xla_force_host_platform_device_count"
-"""Older option of XLA_FLAGS with the number of devices that JAX presents one CPU as."""
+"""Older option, in XLA_FLAGS, with the number of devices as which JAX presents one CPU."""
 SHARING = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800 --xla_cpu_enable_concurrency_optimized_scheduler=false"
 )
-"""XLA options for devices or processes that share one CPU. They wait long for one another's cores, and XLA would abort
-after 40 s. The concurrent scheduler may run collectives in a different order on each device, so that devices wait for
-one another forever (notes, "Several devices, by the compiled step")."""
+"""XLA options for devices or processes that share one CPU. In collectives they wait long for one another, and XLA would
+abort after 40 s. The concurrent scheduler may run collectives in a different order on each device, so that devices wait
+for one another forever (notes, "Several devices, by the compiled step")."""
 
 
 def for_processes(
     platform: str, base: Mapping[str, str] | None = None, *, devices: int | None = None, one_heap: bool = True
 ) -> dict[str, str]:
-    """Returns the environment of a compile child or a training process.
+    """Returns the environment of a process that compiles or trains.
 
     Args:
         platform: `cpu` to compile and train on this CPU; `tpu` or `cuda` to compile for an absent chip. Any other name
             sets neither platform nor allocator.
         base: Variables to start from; those of this process if left out.
-        devices: Number of devices that JAX presents the CPU as; as `base` has it if left out.
+        devices: Number of devices as which JAX presents the CPU; if left out, the variables in `base` are unchanged.
         one_heap: True if all threads share one heap, which makes the peak more repeatable. With a heap per thread,
             threads do not wait for one another: a compile of 3.9 s took 2.6 s (notes, "A rehearsal beside its
             compiles").
@@ -119,7 +120,7 @@ def _add_flags(environment: dict[str, str], flags: str) -> None:
 def for_several(platform: str, *, pinned_bytes: int | None = None) -> dict[str, str]:
     """Returns the environment of a process that trains one run together with other processes.
 
-    The process also plans. So the allocator of its accelerator has no limit.
+    The process also searches for the plan. So its allocator on an accelerator has no limit yet.
 
     Args:
         platform: JAX's platform: `cpu`, `cuda` or `tpu`.
@@ -156,8 +157,8 @@ def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes
     """Returns the environment of a process that runs on this machine's NVIDIA GPU.
 
     Args:
-        share: Fraction of the GPU's memory, 0 to 1, that JAX's allocator reserves at start and does not exceed. The
-            driver takes some hundred MiB more for each process (its context, the code of kernels).
+        share: Fraction of the GPU's memory, 0 to 1, that JAX's allocator does not exceed. If below 1, it is reserved at
+            start. The driver takes some hundred MiB more for each process (its context, the code of kernels).
         base: Variables to start from; those of this process if left out.
         pinned_bytes: Bytes of host memory that XLA may pin, unless the user has set `PINNED_LIMIT`; XLA's default if
             left out.
@@ -176,7 +177,7 @@ def on_card(share: float, base: Mapping[str, str] | None = None, *, pinned_bytes
 
 
 def hide_plugins() -> None:
-    """Keeps JAX from loading its plug-ins in this process, which works on the CPU. A plug-in takes 90 to 320 MiB.
+    """Keeps JAX from loading its plug-ins in this process, which computes on the CPU. A plug-in takes 90 to 320 MiB.
 
     JAX still finds the plug-ins' entry points. Its warnings that their modules do not exist are suppressed.
     """
@@ -188,7 +189,7 @@ def hide_plugins() -> None:
 def keep_jax_off_the_chip() -> None:
     """Makes JAX run on the CPU without plug-ins in this process. Call it before importing a user's file.
 
-    The compile child and the training process are not affected, because each has its own environment.
+    The processes that compile and train are not affected, because each has its own environment.
     """
     hide_plugins()
     import jax

@@ -15,16 +15,16 @@ from plimsoll.processes import interruption
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """Training process of a prepared and planned run, before it is started: its command, environment and lock."""
+    """Command, environment and lock of a training process that can now be started."""
 
     command: list[str]
     environment: Mapping[str, str]
     lock: int | None = None
-    """File descriptor of the run's lock, which the training process inherits; None if it takes the lock itself."""
+    """File descriptor of the run's lock file, which the training process inherits; None if it takes the lock itself."""
 
 
 def become(ready: Ready) -> NoReturn:
-    """Replaces this process by the training process, and does not return. The run's lock stays held.
+    """Replaces this process with the training process, and does not return. The run's lock stays held.
 
     The new process inherits only the standard streams and the lock, so that no device or port stays in use. Signals are
     blocked until the new process has its handlers.

@@ -12,8 +12,9 @@ from typing import Any
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request to save and stop. SIGHUP is sent when the terminal closes or its connection is lost."""
 ONE_REQUEST_SECONDS = 1.0
-"""Seconds after a signal in which further signals count as the same request. Slurm without control groups, for example,
-signals every process of a step: a supervised process gets the signal from Slurm and from its supervisor."""
+"""Seconds after the first signal during which further signals count as the same request. Slurm without control groups,
+for example, signals every process of a step: a supervised process gets the signal from Slurm and from its
+supervisor."""
 
 
 class Interruption:
@@ -25,7 +26,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        """Number of the first signal that was received; None before."""
+        """Number of the first signal received; None before any signal."""
         self._before: dict[int, Any] = {}
         self._ending: threading.Timer | None = None
 
@@ -69,7 +70,7 @@ class Interruption:
 
 
 def hold() -> None:
-    """Blocks SIGINT, SIGTERM and SIGHUP, in a process that is about to become another by exec."""
+    """Blocks SIGINT, SIGTERM and SIGHUP, in a process that is about to be replaced by exec."""
     signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
 
 

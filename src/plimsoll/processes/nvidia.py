@@ -14,7 +14,7 @@ from pathlib import Path
 from plimsoll.units import MIB, format_bytes
 
 DRIVER_FILES = ("dev/nvidia0", "dev/nvidiactl", "dev/dxg", "proc/driver/nvidia/version")
-"""Files of which one exists if the driver is loaded, also under WSL. JAX checks for the first three
+"""Files of which at least one exists if the driver is loaded, also under WSL. JAX checks for the first three
 (jax/_src/hardware_utils.py)."""
 SECONDS = 20
 """Seconds after which a call of nvidia-smi counts as failed. Without persistence mode, each call starts the driver."""
@@ -64,7 +64,7 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def _holders() -> dict[str, list[str]]:
-    """Returns descriptions of the processes that use each GPU's memory, by UUID. Under WSL they lack the bytes."""
+    """Returns descriptions of the processes that use each GPU's memory, by UUID. Under WSL they lack the size."""
     holders: dict[str, list[str]] = {}
     for uuid, pid, *name, held in _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", 4):
         size = f" with {format_bytes(int(held) * MIB)}" if held.isdigit() else ""
@@ -73,7 +73,7 @@ def _holders() -> dict[str, list[str]]:
 
 
 def _rows(query: str, columns: int) -> list[list[str]]:
-    """Queries nvidia-smi, and returns the rows of its CSV output, with sizes in MiB; no rows if it fails.
+    """Queries nvidia-smi. Returns the rows of its CSV output, with sizes in MiB; an empty list if it fails.
 
     Args:
         query: Query option of nvidia-smi.

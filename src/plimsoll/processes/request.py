@@ -25,7 +25,8 @@ def ask(
     Args:
         verb: Key of `worker.ANSWERS`.
         question: Argument of the verb's function, serializable as JSON.
-        under: Environment of the worker; by default that of training on the CPU, which gives access to compiled steps.
+        under: Environment of the worker; by default the one for training on the CPU, so that cached compiled steps are
+            found.
         seconds: Time limit after which the worker is killed; None for no limit.
 
     Raises:

@@ -18,7 +18,7 @@ from plimsoll.processes.interruption import NUMBERS
 PR_SET_PDEATHSIG = 1
 """Linux's `prctl` option for the signal that a process gets when its parent ends."""
 LOOK_SECONDS = 0.1
-"""Seconds between two calls of `look`."""
+"""Seconds between two calls of the function `look` of `watched`."""
 
 
 def watched(
@@ -32,9 +32,9 @@ def watched(
 ) -> tuple[int, int | None]:
     """Runs a child process to its end. Returns its exit code, and the first signal to this process meanwhile or None.
 
-    The child has its own process group. In this process's group, the child would get Ctrl-C twice, from the terminal
-    and from this process, and a second signal ends training without saving. Both ignore signals that this process
-    ignored before.
+    After an end by signal n, the exit code is 128 + n. The child has its own process group. In this process's group it
+    would get Ctrl-C twice, from the terminal and from this process, and a second signal ends training without saving.
+    Both processes ignore signals that this process ignored before.
 
     Args:
         command: Program and arguments.
@@ -80,7 +80,7 @@ class _Forwarded:
             signal.signal(number, handler)
 
     def begin(self, process: subprocess.Popen[Any]) -> None:
-        """Sets the supervised process, and forwards a signal that arrived before it was started."""
+        """Sets the supervised process, and forwards a signal that arrived before the process was started."""
         self.process = process
         if self.first is not None:
             self.send(self.first)
@@ -103,7 +103,7 @@ def _followed(
     look: Callable[[], None] | None,
     signals: _Forwarded,
 ) -> int:
-    """Calls `line` and `look` until the process has ended, and returns its exit code. Stops calling after an error."""
+    """Calls `line` and `look` until the process ends, and returns its exit code. After an error neither is called."""
     # A thread reads the output, so that the process never waits for `line`.
     lines: deque[str] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, lines))

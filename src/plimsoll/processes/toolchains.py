@@ -1,11 +1,11 @@
 """Compile environments for chips that are not in this machine: for TPUs, and for NVIDIA GPUs.
 
 In the training environment a compiler's plug-in would add 90 to 320 MB to the memory of every run. So each compiler has
-its own virtual environment, which sees the packages of this environment and adds only the plug-in. The compile
+its own virtual environment, which sees the packages of the training environment and adds only the plug-in. The compile
 environments are in the user's data folder, or in the folder that `PLIMSOLL_COMPILERS` names. Only
 `plimsoll chips --install tpu|cuda` downloads and creates them.
 
-A `.pth` file adds the packages of this environment. `venv --system-site-packages` would add those of the base
+A `.pth` file adds the packages of the training environment. `venv --system-site-packages` would add those of the base
 interpreter instead. PYTHONPATH would hide the plug-in's packages behind ours, read no `.pth` files (so editable
 installs would be missing), and be inherited by every child process.
 """
@@ -41,13 +41,13 @@ class _Kit:
     extra: str
     """Extra of the package jax that installs the compiler."""
     disk_bytes: int
-    """Disk space of the finished environment."""
+    """Bytes on disk of the finished environment."""
     while_installing: int
-    """Disk space for the downloaded wheels and their unpacked files during the installation."""
+    """Bytes on disk for the downloaded wheels and their unpacked files during the installation."""
     plugins: tuple[str, ...]
     """Names of the packages with JAX's plug-in for training on this platform."""
     proof: str
-    """Chip for which a function must compile before the environment counts as finished."""
+    """Name of the chip for which a function must compile before the environment counts as finished."""
 
 
 KITS: dict[Platform, _Kit] = {
@@ -87,7 +87,7 @@ def python_for(platform: Platform) -> Path | None:
 
 
 def packages(python: Path | str) -> list[str]:
-    """Returns names and versions of the packages of an interpreter's compiler: XLA, plug-in, libraries."""
+    """Returns names and versions of an interpreter's packages that make up the compiler: XLA, plug-in, libraries."""
     places = sys.path if str(python) == sys.executable else [_packages(Path(python).parents[1])]
     found = {path.stem for place in places for path in Path(place).glob("*.dist-info")}
     return sorted(name for name in found if name.startswith(("jax", "nvidia", "libtpu")))
@@ -122,7 +122,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
     Args:
         platform: Platform of the compiler.
-        say: Called with progress messages. The first one has the disk space.
+        say: Called with progress messages. The first message has the disk space.
 
     Raises:
         PlimsollError: The disk has too little space, or a step of the installation failed.

@@ -6,7 +6,7 @@ the temporary's lifetime (lifetimes.py). Without a schedule, the largest of the 
 Listed buffers are always disjoint, and their sum is at most the allocation.
 
 Compilers for chips that are not in this machine report no buffer assignment. For them the schedule gives the lifetimes,
-and `values.py` the values that share bytes. Its docstring compares the sums with the allocations.
+and `values.py` the values that share bytes. The docstring of `values.py` compares the sums with the allocations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def temporaries(assignment: Assignment, module: Module) -> list[Buffer]:
 
 
 def scheduled(module: Module) -> list[Buffer]:
-    """Returns the temporaries alive at the peak, from the schedule alone. Each has bytes of its own."""
+    """Returns the temporaries alive at the peak, from the schedule alone. No two of them share bytes."""
     places, aliases = [], {}
     for allocation, (size, values) in enumerate(Values(module).temporary()):
         places.append(Place(allocation, 0, size, sorted(values)))
@@ -117,7 +117,7 @@ def _union(places: Iterable[Place]) -> int:
 
 
 def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
-    """Returns a buffer for each place, largest first, described by the place's value of the lowest rank.
+    """Returns a buffer for each place, largest first, with the most useful description of a value in the place.
 
     Places that overlap a larger one are left out.
     """

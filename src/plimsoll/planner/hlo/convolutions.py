@@ -5,7 +5,7 @@ with a row of the kernel's size for each position of the result. It packs blocks
 it allocates
 
 * for a dilated operand: the whole product, before it is summed into the result. It has a row for each position of the
-  *operand*. Dilated are transposed convolutions, and the operand's gradient for a convolution with a stride;
+  *operand*. Operands are dilated in transposed convolutions, and in the operand's gradient of strided convolutions;
 * for a result with three axes: a copy of the result;
 * for a grouped convolution: all of this for many groups at once. Their number varies (2 to 37 % of 128 groups were
   measured), so all groups are counted.
@@ -27,8 +27,8 @@ from plimsoll.units import GIB
 LARGEST_PRODUCT = 8 * GIB
 """Largest product of a dilated operand, in bytes, that XLA keeps whole (`kMaxConvMatrixSize`)."""
 DEPTH = 320
-"""Largest number of a row's elements in a packed block, on several cores. For longer rows the next block is packed
-meanwhile."""
+"""Largest number of a row's elements in a packed block, on several cores. For longer rows, the next block is packed
+while one is in use."""
 LEAST_ROWS, ROWS_A_CORE, MOST_CORES = 4096, 1024, 16
 """Rows in a packed block: ROWS_A_CORE for each of at most MOST_CORES cores, but at least LEAST_ROWS."""
 MANY, OWN_ROWS = 8, 512
@@ -61,7 +61,7 @@ class Convolution:
 
     @property
     def adds_up(self) -> bool:
-        """True if XLA keeps the whole product, and then sums it into the result."""
+        """True if XLA keeps the whole product of a dilated operand, and then sums it into the result."""
         plain = max(self.strides) == max(self.kernel_dilation) == self.groups == 1
         dilated = max(self.dilation) > 1 and len(self.operand) < 3
         return plain and dilated and self.product_bytes <= LARGEST_PRODUCT
@@ -91,7 +91,7 @@ class Convolution:
         return whole + self.packed_bytes(min(rows, together) + columns, depth)
 
     def packed_bytes(self, vectors: int, depth: int) -> int:
-        """Returns the bytes of packed vectors with `depth` elements: one block, or two blocks for a larger depth."""
+        """Returns the bytes of packed rows (`vectors`) of `depth` elements: one block, two if `depth` exceeds DEPTH."""
         blocks = 2 if depth > DEPTH else 1
         return blocks * vectors * min(depth, DEPTH) * self.itemsize
 

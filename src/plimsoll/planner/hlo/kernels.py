@@ -67,7 +67,7 @@ class Kernel:
 
 
 def products(module: Module) -> list[tuple[Product, bool]]:
-    """Returns every matmul of a scheduled module, and True if it is inside a fusion, like YNNPACK's on a CPU."""
+    """Returns every matmul of a scheduled module, each with True if it is in a fusion, like YNNPACK's on a CPU."""
     reader = Reader(module)
     return [
         (reader.product(module.instructions[identity]), computation not in module.schedule)
@@ -111,7 +111,7 @@ class Reader:
         return Kernel(moved_bytes=self._moved_bytes(instruction), product=product)
 
     def _moved_bytes(self, instruction: Any) -> int:
-        """Returns the bytes that an unfused operation reads and writes: for a slice or an update, twice the part."""
+        """Returns the bytes that an unfused operation reads and writes. A slice or an update moves its part twice."""
         if instruction.opcode in _SLICES:
             return 2 * array_bytes(instruction.shape)
         if instruction.opcode in UPDATES:
@@ -120,14 +120,14 @@ class Reader:
         return 2 * read if instruction.opcode == "copy-start" else read + array_bytes(instruction.shape)
 
     def _operands(self, instruction: Any) -> list[Any]:
-        """Returns the arrays in the shapes of an instruction's operands."""
+        """Returns the shapes of all arrays in an instruction's operands."""
         operands = [self.module.instructions[operand].shape for operand in instruction.operand_ids]
         return [array for shape in operands for _, array in leaves(shape)]
 
     def _library_call(self, instruction: Any, operands: list[Any], results: list[Any]) -> Kernel:
         """Returns the kernel of a call of cuBLAS, cuDNN or another library.
 
-        The last result of cuBLAS and cuDNN is a workspace, whose bytes do not count.
+        The final result of cuBLAS and cuDNN is a workspace. Its bytes count only for deterministic attention.
         """
         target = instruction.custom_call_target
         has_workspace = target.startswith(("__cublas", "__cudnn")) and len(results) > 1
@@ -212,7 +212,7 @@ def array_bytes(shape: Any) -> int:
 
 
 def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Product:
-    """Returns the product of two arrays, from the numbers of its contracting and batch axes."""
+    """Returns the product of two arrays. `numbers` has the indices of their contracting and batch axes."""
     summed, batch = numbers.lhs_contracting_dimensions, numbers.lhs_batch_dimensions
     used = {*numbers.rhs_contracting_dimensions, *numbers.rhs_batch_dimensions}
     return Product(
@@ -225,7 +225,7 @@ def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Produc
 
 
 def _attention(config: Mapping[str, Any], query: Any, *, products: int) -> Product:
-    """Returns the product of a flash attention. A causal attention counts half of the keys."""
+    """Returns the matmuls of a flash attention as one product. With a causal mask, half of the keys count."""
     *batch, rows, cols = (int(size) for size in config["intermediate_tensor_shape"]["dimensions"])
     heads = math.prod(batch)
     width = math.prod(query.dimensions) // (heads * rows)

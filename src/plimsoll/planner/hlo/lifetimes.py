@@ -1,8 +1,8 @@
 """Lifetimes of the values in a scheduled module: from the instruction that computes a value to its last use.
 
-Time is the number of instructions in the order of execution. The bodies of loops and branches count once, before their
-caller. Tuples, their elements and bitcasts only pass a value on, so a use of one of them is a use of the value. A loop
-uses its operand when it begins. The parameter and the result of its body, and the result of the loop, are separate
+A time is the index of an instruction in the order of execution. The bodies of loops and branches count once, before
+their caller. Tuples, their elements and bitcasts only pass a value on, so a use of one of them is a use of the value. A
+loop uses its operand when it begins. The parameter and the result of its body, and the result of the loop, are separate
 values with lifetimes of their own in the same bytes.
 """
 
@@ -14,7 +14,7 @@ _SAME = ("bitcast", "optimization-barrier")
 
 
 class Lifetimes:
-    """Lifetimes of a module's values: first and last time of each."""
+    """Lifetimes of a module's values: the time of each value's computation, and of its last use."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -27,7 +27,7 @@ class Lifetimes:
         self._needed_at[module.roots[module.entry]] = len(self._time)
 
     def of(self, value: Location) -> tuple[int, int]:
-        """Returns the first and the last time at which a value is alive."""
+        """Returns the time at which a value is computed, and the time of its last use."""
         return self._time.get(value[0], 0), self._last_use(value)
 
     def _run(self, computation: int) -> None:
@@ -51,7 +51,7 @@ class Lifetimes:
         return self._last[value]
 
     def _use(self, value: Location, user: int) -> int:
-        """Returns the last time at which `user` needs the value, also under the names that `user` passes on."""
+        """Returns the last time at which instruction `user`, or one that gets the value from it, uses the value."""
         identity, index = value
         instruction = self._module.instructions[user]
         opcode, now = instruction.opcode, self._time[user]

@@ -84,7 +84,7 @@ class Module:
         return Origin(rank, shape_words(part_at(instruction.shape, index)), ", ".join(words), place)
 
     def _written(self, instruction: Any) -> Any | None:
-        """Returns the instruction whose result a loop writes into a buffer, slice by slice; None for no such buffer.
+        """Returns the instruction whose result a loop writes into a buffer, slice by slice; None if there is no buffer.
 
         A scan stacks the values that it stores for the backward pass.
         """
@@ -105,7 +105,7 @@ class Module:
         return instruction
 
     def _place(self, instruction: Any) -> str:
-        """Returns the innermost source line outside the libraries, like `plimsoll/models/decoder.py:124`, or ""."""
+        """Returns the innermost source line outside the libraries, like `plimsoll/models/decoder.py:124`; else ""."""
         metadata = instruction.metadata
         frames, identity = [], metadata.stack_frame_id
         while identity:  # first the innermost frame, then its callers; ids count from 1, and 0 means no frame

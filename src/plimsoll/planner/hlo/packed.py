@@ -23,7 +23,7 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2}
 def packed_bytes(module: Module, *, cores: int) -> int:
     """Returns the largest number of bytes that a matmul or convolution of a compiled step packs.
 
-    Matmuls that run in parallel share the cores, so the largest one bounds them together.
+    Matmuls that run in parallel share the cores, so together they pack no more than the largest one.
     """
     dots = [_packed(product, fused=fused, cores=cores) for product, fused in products(module)]
     convolved = [convolution.beside(cores=cores) for convolution in convolutions(module)]

@@ -17,7 +17,7 @@ _TYPES = {
 
 
 def part_at(shape: Any, index: Sequence[int]) -> Any:
-    """Returns the part of a tuple's shape at `index`; () is the shape itself."""
+    """Returns the part of a tuple's shape at `index`; the whole shape for the index ()."""
     for at in index:
         shape = shape.tuple_shapes[at]
     return shape

@@ -2,7 +2,7 @@
 
 Compilers for GPUs and TPUs that are not in this machine report no assignment. The module itself determines the values
 that XLA must put into the same bytes: values that a tuple, its element or a bitcast passes on, the state of a loop from
-operand to result, and arrays that are updated in place. Each class of such values counts as one buffer, with the
+operand to result, and arrays that are updated in place. Each group of such values counts as one buffer, with the
 padding of its layout. Arguments, results and constants are no temporaries, and neither are values in another memory
 (`S(1)`, the on-chip memory of a TPU).
 
@@ -28,15 +28,15 @@ _SAME = """
     collective-permute-start async-start async-update copy-done
 """
 SAME = {*_SAME.split(), *UPDATES}
-"""Operations whose first results have the bytes of their operands."""
+"""Operations whose results occupy the bytes of their operands, in the same order."""
 RECEIVED = ("all-gather-done", "collective-permute-done", "async-done")
-"""Operations whose results have the bytes of the received arrays, the second part of their operand."""
+"""Operations whose results occupy the bytes of the received arrays: elements of their operand after the first."""
 CALLS = ("while", "conditional", "call", "async-start")
-"""Operations that call computations whose values have bytes of their own, unlike those inside a fusion."""
+"""Operations that call computations whose values occupy memory, unlike values inside a fusion."""
 
 
 class Values:
-    """Classes of values that share their bytes. A value is an array, alone or in a tuple."""
+    """Groups of values that share their bytes. A value is an array, alone or in a tuple."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -46,7 +46,7 @@ class Values:
         self._visit(module.entry)
 
     def temporary(self) -> list[tuple[int, set[Location]]]:
-        """Returns a list of the classes of temporaries, each with its bytes and its values."""
+        """Returns the groups of temporaries that share bytes, each with its bytes and its values."""
         excluded = {self._first(value) for value in self._excluded}
         classes: dict[Location, set[Location]] = {}
         for value in self._bytes:
@@ -70,7 +70,7 @@ class Values:
                 self._visit(called)
 
     def _first(self, value: Location) -> Location:
-        """Returns the value that represents the class of a value."""
+        """Returns the value that represents the group of a value."""
         first = value
         while self._same_as.get(first, first) != first:
             first = self._same_as[first]
@@ -86,7 +86,7 @@ def arrays_of(module: Module, *instructions: int) -> list[Location]:
 def passed_on(module: Module, instruction: Any) -> Iterator[tuple[Location, Location]]:
     """Yields pairs of values that share bytes because of an instruction: its results with its operands.
 
-    For a call, pairs of the called computation's parameters and results with the call's are among them.
+    For a call, also pairs the parameters and results of the called computation with the call's operands and results.
     """
     opcode = instruction.opcode
     results = arrays_of(module, instruction.id)

@@ -19,7 +19,7 @@ from plimsoll.planner.hlo.kernels import Kernel, Reader, array_bytes, configurat
 from plimsoll.planner.hlo.module import Module
 
 RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
-"""Number of times that a device in a ring passes on the others' data, by collective."""
+"""Bytes that each of n devices in a ring sends, as a multiple of (n-1)/n of the data, by collective."""
 COLLECTIVES = (*RING, "collective-permute", "collective-broadcast")
 
 
@@ -161,7 +161,7 @@ class _Walk:
         return constants[0] if len(constants) == 1 else 1
 
     def _messages(self, instruction: Any, link: Link) -> list[Any]:
-        """Returns the collectives that an instruction starts, directly or inside, unless an earlier fusion did."""
+        """Returns the collectives that an instruction or its computation starts, without those of earlier fusions."""
         module = self.reader.module
         inside = [instruction]
         if instruction.opcode in ("async-start", "fusion"):
