@@ -23,7 +23,7 @@ SECONDS = 10.0
 VARIANTS, STARTS = 3, 4
 """Numbers of simulated variants of each system, and of initial states of each variant."""
 CHARTS = 4
-"""Number of systems whose simulations a report draws."""
+"""Number of systems whose simulations a report shows as charts."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:

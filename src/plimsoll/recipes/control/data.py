@@ -60,7 +60,7 @@ class Windows(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         rows = self.rows
-        # Memory holds at most the --mix-chunks chunks, one more, and one as it is read from the file.
+        # Memory holds at most --mix-chunks + 1 chunks of examples, and one as it is read from the file.
         example_bytes = self.spec(reading.needs).example_bytes
         chunks = rows.chunk_rows * ((self.mix_chunks + 1) * example_bytes + rows.row_bytes)
         advice = 'a smaller --mix-chunks, or smaller chunks of the file (docs/control.md, "Huge chunks")'

@@ -34,15 +34,14 @@ POSITION_SCALE = 0.02
 LONGEST = 128
 """Minimum number of rows in the table of positions."""
 GAIN_UNIT = 64.0
-"""Gain for an output of 1 of the last layer. The 35 families have largest gains of 2 to 154 in scaled units."""
+"""Gain for an output of 1 from the last layer. The 35 families have largest gains of 2 to 154 in scaled units."""
 GAIN_START = 1 / 64
 """Factor of the last layer's initial weights if they give a gain: gains begin at about 1, and controls near zero."""
 LEAST = 1e-7
-"""Its square is added to a mean square before the root. Values with a root below sqrt(3) times it give views of
-zero."""
+"""Its square is added to a mean square before the root. Values with a root below sqrt(3) times it become zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Typical logarithms of root mean squares of states and of their changes, and their spread. Scaled by these, both are
-about 1 or less."""
+"""Typical logarithms of root mean squares of states and of their changes, and their spread. Logarithms scaled by these
+are about 1 or less."""
 
 
 class Imitating:

@@ -56,7 +56,7 @@ def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
 
 
 def systems(options: ControlSet, *, names: Sequence[str] = tuple(FAMILIES)) -> list[System]:
-    """Returns the system of each named family, with the variants of a data set with these options."""
+    """Returns the system of each family in `names`, for a data set with these options."""
     spread = options.uncertainty
     numbers = {name: number for number, name in enumerate(FAMILIES)}
     designed = []

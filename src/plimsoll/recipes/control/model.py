@@ -17,14 +17,11 @@ from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb
 
 PREFIX = "unexplained_"
-"""Prefix of a family's metric. The family's index follows."""
+"""Prefix of the name of a family's metric; the family's index follows."""
 
 
 def r2_by_family(unexplained: Mapping[str, float | None], spec: Spec) -> dict[str, float]:
-    """Returns R^2 about zero of each evaluated system, by name.
-
-    `unexplained` maps a system's index to the unexplained share of its controls.
-    """
+    """Returns R^2 about zero of each evaluated system. `unexplained` maps a system's index to its unexplained share."""
     assert isinstance(spec, WindowSpec)
     shares = {name: unexplained.get(str(number)) for number, name in enumerate(spec.families)}
     return {name: 1 - share for name, share in shares.items() if share is not None}

@@ -127,7 +127,7 @@ class Maker:
         self.systems = systems(options)
         sizes = sorted({system.family.states for system in self.systems})
         self.groups = [[i for i, system in enumerate(self.systems) if system.family.states == size] for size in sizes]
-        """Indices of the systems, grouped by their number of states. The systems of a group are simulated together."""
+        """Indices of the systems, grouped by number of states. A group is simulated together."""
         self.state_scale, self.control_scale, self.control_std = (scale.astype(np.float32) for scale in self._scales())
         codes = np.array([code(s.family.inputs, s.family.states) for s in self.systems], np.float32)
         self._room = np.zeros((len(self.systems) * options.together, options.length, FEATURES), np.float32)
@@ -144,7 +144,7 @@ class Maker:
         """Number of trajectories that diverged and were simulated again."""
 
     def describe(self, writer: RowWriter) -> None:
-        """Writes the attributes of the set and each family's scales into a new file."""
+        """Writes the attributes of the data set, and each family's scales, into a new file."""
         options = self.options
         writer.file.attrs.update(
             {
@@ -229,9 +229,9 @@ class Maker:
         return started
 
     def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields system, lane and states (time, states) of each trajectory that did not diverge.
+        """Yields system, lane (index among its `count` trajectories) and states (time, states) of each trajectory.
 
-        A lane is the index of a trajectory among the `count` trajectories of its system.
+        Trajectories that diverged are left out.
         """
         for group, (states, largest) in zip(self.groups, running, strict=True):
             trajectories = np.asarray(states)

@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSet(Options):
-    """Options that determine the content of the file."""
+    """Options that determine the content of the HDF5 file."""
 
     samples: PositiveCount = 1_000_000
     """Windows to make, like 1M or 100M."""
@@ -81,7 +81,7 @@ class ControlSet(Options):
 
     @property
     def length(self) -> int:
-        """Number of states of a trajectory, with the first one."""
+        """Number of states of a trajectory, with the initial state."""
         return round(self.horizon / self.dt)
 
     @property
@@ -91,7 +91,7 @@ class ControlSet(Options):
 
     @property
     def rows_per_variant(self) -> int:
-        """Number of windows of one trajectory from each family, together."""
+        """Total number of windows of one trajectory of each family."""
         return len(FAMILIES) * self.windows_each
 
     @property
@@ -101,7 +101,7 @@ class ControlSet(Options):
 
     @property
     def held_out_variants(self) -> int:
-        """Number of variants of each system that are held out for validation."""
+        """Number of held-out variants of each system, for validation."""
         if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
             return 0
         return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))

@@ -62,7 +62,8 @@ class ControlRows(Hdf5Rows):
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """Root mean square of each control in the file's units, (families, inputs); 1 for absent inputs."""
+        """Root mean square of each control in the file's units, (families, inputs); 1 for inputs that a family
+        lacks."""
         spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
         for row, family in enumerate(self.families):
             std = self.array(f"normalization/{family}/control_std")
@@ -82,8 +83,7 @@ class ControlRows(Hdf5Rows):
 
     @property
     def states(self) -> int:
-        """Number of states, the first of the features. Without the attribute `max_state_dim`, all features are
-        states."""
+        """Number of states, which are the first features; all features if the file has no `max_state_dim`."""
         return int(self.attributes.get("max_state_dim", self.spec["inputs"][0][1]))
 
     @cached_property
@@ -113,7 +113,8 @@ class ControlRows(Hdf5Rows):
         return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Yields batches of about `most` rows, in chunks spread evenly over the held-out rows, always the same.
+        """Yields batches of about `most` rows in total, from chunks spread evenly over the held-out rows, always the
+        same.
 
         Rows with masks of zero fill up the last batch.
         """

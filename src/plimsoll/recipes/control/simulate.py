@@ -1,8 +1,9 @@
 """Simulates systems with the learned and with the optimal controller, and compares the costs.
 
-On a journey both start alike and share every disturbance. The optimal controller drives the first window of steps, so
-that the learned one gets a full window as in training; then each goes on alone. Cost: the integral of |x|^2 + 0.1 |u|^2
-from there on. The ratio is the learned controller's cost over the optimal one's: except by chance, 1 is the best.
+On a journey both controllers start in the same state and share every disturbance. The optimal one drives the first
+window of steps, so that the learned one gets a full window as in training; then each goes on alone. Cost: the integral
+of |x|^2 + 0.1 |u|^2 from there on. The ratio is the learned controller's cost over the optimal one's: except by chance,
+1 is the best.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from plimsoll.recipes.control.tables import NEAR
 
 CONTROL_WEIGHT = 0.1
 START = 0.5
-"""Half-width of the box of initial states, as a share of that in training."""
+"""Half-width of the box of initial states, as a share of the half-width in training."""
 LOST = 1e4
 """Norm of a state from which the system is lost: the cost of its journey is infinite."""
 
@@ -35,9 +36,9 @@ class Journeys(NamedTuple):
 
     family: np.ndarray
     plant: np.ndarray
-    """Matrix Ad of each row, (count, 12, 12): a step takes x to Ad x + Bd u."""
+    """Matrix Ad of each, (count, 12, 12): a step takes x to Ad x + Bd u."""
     push: np.ndarray
-    """Matrix Bd of each row, (count, 12, 6)."""
+    """Matrix Bd of each, (count, 12, 6)."""
     gain: np.ndarray
     start: np.ndarray
     state_scale: np.ndarray
@@ -55,10 +56,7 @@ def journeys(
     scales: Mapping[str, tuple[np.ndarray, np.ndarray]],
     seed: int,
 ) -> Journeys:
-    """Returns the systems with sampled initial states.
-
-    `scales` holds the units of each family's states and of its predicted controls.
-    """
+    """Samples initial states. `scales` holds the units of each family's states and of its predicted controls."""
     random = np.random.default_rng([seed, 6])
     rows = []
     for number, system in enumerate(systems):

@@ -111,4 +111,4 @@ def _read(path: Path) -> dict[str, Family]:
 
 
 FAMILIES = _read(Path(__file__).with_name("systems.toml"))
-"""Families by name. A family's place in this order is part of the seed of its variants."""
+"""Families by name. Their order is part of the random seeds of variants."""

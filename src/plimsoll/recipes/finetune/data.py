@@ -1,4 +1,7 @@
-"""Training data of chats, pairs or texts, encoded by the model's tokenizer, packed into rows. Imports no JAX."""
+"""Training data of chats, prompts with completions, or texts: encoded by the model's tokenizer, packed into sequences.
+
+Imports no JAX.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ TOKENIZER = "tokenizer"
 """Name of the folder of tokenizer files in a run's folder."""
 
 LEARNED, HELD_OUT = "data", "validation"
-"""Names of the facts about the records of --dataset-id and of --validation-id."""
+"""Keys of a run's facts about the records of --dataset-id and of --validation-id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(Data):
-    """Conversations, prompts with completions, or texts. Each row of a batch packs several, uncut if they fit."""
+    """Conversations, prompts with completions, or texts. As many as fit are packed into a training sequence."""
 
     name = "chat"
     gives = DocumentSpec
@@ -98,7 +101,7 @@ class Chat(Data):
 
     @property
     def records(self) -> Mapping[str, Records]:
-        """Training records, and those of --validation-id if given, by LEARNED and HELD_OUT."""
+        """Training records, and those of --validation-id if given, with the keys LEARNED and HELD_OUT."""
         from plimsoll.data.chat.records import open_records
 
         learned = open_records(
@@ -117,7 +120,7 @@ class Chat(Data):
         from plimsoll.data.chat.kept import encoded_examples
         from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 
-        # Encode the records by the model's tokenizer, and keep it in the run's folder.
+        # Encode the records with the model's tokenizer, which the run keeps.
         model = find_folder(reading.needs.tokenizer or "")
         tokenizer = self._tokenizer_of_model(model, reading.needs)
         save_chat_tokenizer(model, reading.folder / TOKENIZER, chat_template=self.chat_template)
@@ -126,7 +129,7 @@ class Chat(Data):
             for name, records in self.records.items()
         }
 
-        # Pack the training records into rows.
+        # Pack the training records into sequences.
         learned = encoded[LEARNED]
         rows = self._rows(learned, reading)
         packing = rows.packing()
@@ -136,7 +139,7 @@ class Chat(Data):
         if not held_out.count:
             say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.no_validation}")
 
-        # Each epoch packs the records anew, so that the number of rows varies slightly.
+        # Each epoch packs the records anew, so that the number of sequences varies slightly.
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
@@ -183,13 +186,12 @@ class Chat(Data):
         return validation_rows(held_out, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
 
     def encoded_before(self, name: str, reading: Reading) -> Encoded:
-        """Returns the run's encoded records of `name`, LEARNED or HELD_OUT. Loads no tokenizer if the cache has the
-        records.
+        """Returns the run's encoded records of `name` (LEARNED or HELD_OUT). Loads no tokenizer if the cache has them.
 
         A tokenizer of 49,152 tokens takes 31 MiB, and training does not need it.
 
         Raises:
-            DataError: The cache has lost the encoded records, and the records have changed since the run began.
+            DataError: The cache has lost them, and the records have changed since the run began.
         """
         from plimsoll.data.chat.encoded import open_encoded
         from plimsoll.data.chat.kept import encoded_examples

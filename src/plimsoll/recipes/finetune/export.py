@@ -23,7 +23,7 @@ from plimsoll.recipes.finetune.model import Pretrained
 from plimsoll.types import TrainedRun
 
 WRITTEN = {"F32": np.dtype("<f4"), "BF16": np.dtype(jnp.bfloat16)}
-"""NumPy types of exported tensors, by safetensors type."""
+"""NumPy type of exported tensors, by their safetensors type."""
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
 """Type of an exported tensor, by its type in the base model's files: float16 may not hold trained values."""
 
@@ -73,7 +73,7 @@ def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> i
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", folder / "generation_config.json")
 
-    # The header of the file: types, shapes and places of the tensors.
+    # Make the file's header: types, shapes and offsets of the tensors.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():

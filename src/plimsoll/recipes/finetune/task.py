@@ -53,7 +53,7 @@ class Blank(Published):
 
 
 def zeros_of(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns zeros in the tree, shapes and types of the function's result, which is not computed."""
+    """Returns zeros in the tree, shapes and types of the function's result, without its computation."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 

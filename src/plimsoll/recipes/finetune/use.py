@@ -1,4 +1,4 @@
-"""Evaluates a tuned model, beside the base model, and samples its answers to a prompt. Imports JAX."""
+"""Evaluates a tuned model and its base model, and samples answers to prompts. Imports JAX."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -71,7 +71,8 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[int]:
-    """Returns the token ids of a prompt, in the form of the training records. An empty prompt begins a document."""
+    """Returns the token ids of a prompt, in the form of the training records; if it is empty, the id that begins a
+    document."""
     if conversation and text:
         return tokenizer.prompt_of([{"role": "user", "content": text}]).tolist()
     ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end-of-text id

@@ -26,7 +26,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Packed(Data):
-    """Windows of packed text."""
+    """Windows of packed text (see `plimsoll prepare longcontext`)."""
 
     name = "packed"
     gives = TokenSpec
@@ -56,7 +56,7 @@ class Packed(Data):
 
     @property
     def vocab(self) -> int:
-        """Vocabulary size of a model of this data."""
+        """Vocabulary size of a model for this data."""
         if not self.data:
             return self.vocab_size or GPT2_VOCABULARY
         return model_rows(self.vocab_size, self.packed.vocab_size, name=self.data)

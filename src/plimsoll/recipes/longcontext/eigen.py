@@ -4,7 +4,7 @@
 
 x_t is the input, c_t the states, y_t the output. lambda = exp(-exp(nu) + i theta) is inside the unit disc for every nu,
 and gamma = sqrt(1 - |lambda|^2) keeps states as large as their input. gamma follows from lambda and is not learned, so
-that the two cannot drift apart. C multiplies real and imaginary parts. Orvieto et al. 2023, "LRU",
+that the two cannot drift apart. C reads the states' real and imaginary parts. Orvieto et al. 2023, "LRU",
 https://arxiv.org/abs/2303.06349, sections 3.3 and 3.4.
 
 States and their coefficients are float32 for every `precision` and `activations`: with 1 - |lambda| = 1e-4, bfloat16
@@ -29,8 +29,8 @@ from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
 
 SLOWER = 4.0
-"""Factor by which nu and theta are stored. They learn at a quarter of the learning rate, because the length of a step
-of Adam does not depend on a parameter's scale."""
+"""Divisor of the weights nu and theta. It makes them learn at a quarter of the learning rate, because the length of a
+step of Adam does not depend on a parameter's scale."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 FORGETS_WITHIN = 1e-6, 20.0
 """Bounds to which exp(nu) = -log |lambda| is clipped. The lower bound is near the resolution of float32; at the upper

@@ -6,7 +6,7 @@ BY_POSITION = "loss_by_position"
 """Name of the table of losses in the answer of `plimsoll evaluate`."""
 MOST_STRETCHES = 10
 PREFIX = "loss_from_"
-"""Prefix of a stretch's metric. The first position of the stretch follows."""
+"""Prefix of the name of a stretch's metric; the stretch's first position follows."""
 
 
 def stretches(length: int) -> dict[str, tuple[int, int]]:

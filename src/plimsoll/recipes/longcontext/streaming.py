@@ -1,6 +1,6 @@
 """Samples from a model of recurrences, a token at a time. The cost of a token does not grow with the text.
 
-The memory of a recurrence is its states. The memory of an attention layer is the keys and values of the last `window`
+The memory of a recurrence is its states. The memory of an attention layer is the keys and values of the latest `window`
 tokens (as many as a training window, if the layer attends to all earlier tokens).
 """
 

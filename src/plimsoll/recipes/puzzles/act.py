@@ -30,7 +30,7 @@ Carry = dict[str, Array]
 
 
 class Answers(NamedTuple):
-    """Predictions for a batch. If they are of every supervision step, the first axis is steps."""
+    """Predictions for a batch. With all supervision steps, the first axis is steps."""
 
     tokens: Int[Array, "*steps batch length"]
     """Most likely tokens, int32."""
@@ -94,8 +94,7 @@ class RecursiveSolver:
         """Returns the loss summed over slots, the next carry, and metrics.
 
         Accuracies and step counts are over the slots that halt in this step, with a weight of 0 if none does.
-        `params["rows"]` holds the embeddings of `rows`, if they were gathered before. If `carry` is None, all slots are
-        empty.
+        `params["rows"]` may hold the embeddings of `rows`. If `carry` is None, all slots are empty.
         """
         if not train:
             loss, metrics, _ = self.evaluated(params, batch, carry)

@@ -1,8 +1,8 @@
 """`plimsoll prepare arc`: ARC tasks with augmentations, in the data format of Tiny Recursive Models.
 
-The train split has the demonstration pairs of every task. Even for the test subset, the model learns embeddings of task
-identifiers from them. The test split has the test pairs of the test subset; other test pairs are trained on. Format and
-augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+The train split has the demonstration pairs of every task: from them the model learns the embedding of each task's
+identifier, even in the test subset. The test split has the test pairs of the test subset; other test pairs are trained
+on. Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
 from collections import Counter
@@ -28,7 +28,8 @@ from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.writer import BLANK, Group, Split, write_puzzles
 
 TRIES = 5
-"""Most random draws per requested augmentation: a task with few colours or much symmetry has few distinct ones."""
+"""Most random draws per requested augmentation: a task with few colours or much symmetry has few different
+augmentations."""
 UNKNOWN = np.zeros((1, 1), np.uint8)
 """Grid that replaces an unpublished answer of a test pair, as in build_arc_dataset.py."""
 _TASK = 41
@@ -121,7 +122,8 @@ def _group(
 ) -> Group:
     """Returns a task's group of puzzles, one per augmentation.
 
-    With `random`, all pairs of a puzzle except one are at random places of the canvas; other pairs are at its corner.
+    With `random`, all pairs of a puzzle except one are at random places of the canvas; others are at its upper left
+    corner.
     """
     inputs = []
     labels = []

@@ -56,7 +56,7 @@ def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens
 def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
     """Returns the grid on a canvas: the largest rectangle of colours at the upper left corner.
 
-    It is empty if there is none. Of equally large rectangles it is the one with the fewest rows.
+    Without colours there, the grid is empty. Of equally large rectangles it is the one with the fewest rows.
     """
     canvas = np.asarray(tokens).reshape(CANVAS, CANVAS)
     coloured = (canvas >= FIRST_COLOUR) & (canvas < VOCABULARY)
@@ -69,7 +69,7 @@ def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
 class Augmentation(NamedTuple):
     symmetry: int
     colours: UInt8[np.ndarray, " colours"]
-    """New colour of each of the ten colours; that of colour 0 is 0."""
+    """New colour of each of the ten colours; colour 0 stays 0."""
 
     def applied(self, grid: Grid) -> Grid:
         return dihedral(self.colours[grid], self.symmetry)

@@ -102,7 +102,7 @@ class Votes:
     def ranked(self, task: str, question: Grid) -> list[Candidate]:
         """Returns the candidates for a test input, best first; none if there are no votes.
 
-        Equally good candidates are in the order of their first votes.
+        Ties are in the order of their first votes.
         """
         candidates = [
             Candidate(self._grids[key], len(probabilities), sum(probabilities) / len(probabilities))
@@ -119,7 +119,7 @@ def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Su
     """Returns pass@K for each K of PASS_AT, and the submission.
 
     pass@K is the mean over tasks of the share of test inputs whose answer is among the first K candidates. Tasks with
-    unknown answers do not count; without others there is no pass@K. `tasks` maps names to `{"test": [{"input": ...,
+    unknown answers do not count; if none counts it is missing. `tasks` maps names to `{"test": [{"input": ...,
     "output": ...}]}`, as in test_puzzles.json.
     """
     solved = dict.fromkeys(PASS_AT, 0.0)

@@ -170,8 +170,8 @@ def choose(
         table: Table with a train split, and perhaps a test split.
         mark: Function that returns the hashes of questions and answers.
         train_size: Rows to train on, at most.
-        test_size: Rows of the test split to test on; without it, number of hashes to hold out. Default: that split, or
-            a tenth of the hashes, and at most 1,000.
+        test_size: Rows of the test split to test on; without a test split, hashes to hold out. Default: the whole
+            split, or a tenth of the hashes and at most 1,000.
         random: Source of random numbers.
     """
     marks = {
@@ -191,7 +191,7 @@ def choose(
             f" {most:,}: set --test-size, or add rows (a tenth of a table without a test.csv is held out)"
         )
 
-    # Test rows are chosen first, because no training row may have their hashes.
+    # Test rows come first: no training row may have their hashes.
     if has_test:
         held_out = known
         to_test = _some(np.ones(len(known), bool), count, random)

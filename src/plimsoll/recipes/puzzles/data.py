@@ -39,7 +39,7 @@ class PuzzleFolder(Data):
     vocab_size: PositiveCount = 11
     """Number of different tokens in the data set."""
     identifiers: PositiveCount = 1
-    """Most puzzle identifiers of a data set, each a row of the embedding table. With fewer the table is smaller."""
+    """Most puzzle identifiers in the data set. A data set with fewer has a smaller table of puzzle embeddings."""
     validation_examples: NonNegativeCount | None = None
     """Examples of the test split to evaluate on while training, from its beginning. By default all."""
     eval_interval: PositiveCount = 5_000

@@ -51,5 +51,5 @@ def _are_solved(questions: Boards, answers: Boards) -> np.ndarray:
 
 
 def marks(questions: Boards) -> Marks:
-    """Returns a 64-bit hash per maze. All eight symmetries of a maze have the same hash."""
+    """Returns a 64-bit hash per maze, equal for its eight symmetries."""
     return np.stack([fingerprints(dihedral(questions, which)) for which in range(SYMMETRIES)]).min(axis=0)

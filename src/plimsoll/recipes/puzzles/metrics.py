@@ -27,8 +27,7 @@ def loss_and_metrics(
 ) -> tuple[LossSum, Metrics]:
     """Returns loss and metrics as sums over puzzles.
 
-    Losses are over the puzzles in `counted`, other metrics over those in `halted` that have labels. `q` is the halting
-    logits.
+    Losses are over the puzzles in `counted`, other metrics over labelled ones in `halted`. `q` is the halting logits.
     """
     valid = labels != IGNORED_LABEL
     labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)
@@ -61,7 +60,7 @@ def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"
     Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. Here
     float32 is as good, because log s is log1p(x), or -log1p(-x) below zero (tests/recipes/puzzles/test_stablemax.py).
     """
-    # The slope at zero must be 1: each `jnp.maximum` has a slope of a half there, unlike `where` or `abs`.
+    # The slope at zero must be 1. Each `jnp.maximum` adds a half there; `where` or `abs` would not.
     log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
     return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
 

@@ -79,7 +79,7 @@ class MazeOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ArcOptions(Options):
-    """A group is the augmentations of one task."""
+    """A group is one task with its augmentations."""
 
     source: str
     """A folder with ARC tasks: NAME_challenges.json with NAME_solutions.json (the Kaggle form), folders of one JSON

@@ -25,7 +25,7 @@ TEST = "test:"
 
 
 def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
-    """Returns the network's input for `puzzle`: characters, a file with them, or an example like `test:17`.
+    """Returns the network's input for `puzzle`: a puzzle's characters, a file with them, or an example like `test:17`.
 
     It has `inputs` and `identifier`, and `labels`: the answer of the test split (IGNORED_LABEL for tokens without a
     label), or None if it is not known.
@@ -53,7 +53,7 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
             " has none. Name an example of its test split, like test:17"
         )
 
-    # A file, or the characters themselves. (Unlike `Path.is_file`, `os.path.isfile` takes strings of any length.)
+    # A file, or the characters themselves. (Unlike Path's, this test takes strings of any length.)
     text = puzzle
     source = f"the puzzle {puzzle[:30]!r} (there is no such file)"
     if os.path.isfile(puzzle):

@@ -20,7 +20,7 @@ SHOWN = 3
 
 
 def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the answer to one puzzle, its checks, and the halting probability of each step.
+    """Returns the answer to one puzzle, with checks and halting probabilities.
 
     Args:
         trained: A run of puzzles.

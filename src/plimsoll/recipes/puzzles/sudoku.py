@@ -24,7 +24,7 @@ TEST_PUZZLES_4X4 = 20
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
-"""Most draws for augmentations whose solutions are not held out; then DataError is raised."""
+"""Most draws for augmentations whose solutions are not held out; after them DataError is raised."""
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
 """Constants in the seeds of the random generators, one per purpose."""
 
@@ -75,10 +75,9 @@ def _generated(options: SudokuOptions) -> Iterator[Group]:
 
 
 def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
-    """Yields groups of generated puzzles of side 4, one group for each solution grid.
+    """Yields groups of generated puzzles of side 4, one for each solution grid: either for training or for testing.
 
-    A grid is either for training or for testing. There are no augmentations, since they would turn one grid into
-    another.
+    There are no augmentations, since they would turn one grid into another.
     """
     random = np.random.default_rng([options.seed, _CHOICE])
     grids = random.permutation(all_grids_of_4x4())[: options.held_out_grids + options.train_size]

@@ -1,9 +1,9 @@
 """Generates Sudoku grids of side 4, 6 and 9 at random, and clears cells for puzzles with one solution.
 
-Candidates (possible digits) are bit masks of shape (side, side), bit d - 1 for digit d. A cell with one candidate is
-settled. A pass removes each settled digit from the other cells of its units (row, column, box), and settles a digit
-that has one place left in a unit. If passes find no solution, two boards share the candidates of a cell, and both are
-searched. NumPy handles a few thousand boards at once.
+Candidates (possible digits) are (side, side) bit masks, bit d - 1 for digit d. A cell with one candidate is settled. A
+pass removes each settled digit from the other cells of its units (row, column, box), and settles a digit that has one
+place left in a unit. If that finds no solution, the candidates of a cell are split between two boards. NumPy handles a
+few thousand boards at once.
 """
 
 from itertools import permutations
@@ -20,7 +20,7 @@ BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 TOGETHER = 2048
 """Number of boards that are searched at a time; they take a few MiB."""
 EASY, FEWEST, MOST = 0.5, 0.25, 0.6
-"""Target share of digits in an easy puzzle, and its lowest and highest value for mixed puzzles."""
+"""Target share of given cells in an easy puzzle, and its lowest and highest value for mixed puzzles."""
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def _is_settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after passes until none changes them, and True for boards without a contradiction."""
+    """Returns the candidates after `_pass_over` until nothing changes, and True for boards without a contradiction."""
     masks = masks.copy()
     is_sound = np.ones(len(masks), bool)
     active = np.arange(len(masks))
@@ -69,11 +69,12 @@ def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after one pass over all units, and True for boards without a contradiction."""
+    """Returns the candidates after a pass over rows, columns and boxes, and True for boards without a contradiction."""
     every_digit = np.uint16(2 ** masks.shape[-1] - 1)
     is_sound = np.ones(len(masks), bool)
     for seen_as in _UNITS:
-        # Remove a settled digit from the unit's other cells. Two cells with that digit are a contradiction.
+        # Remove a settled digit from the other cells of its row, column or box. A second cell with it is a
+        # contradiction.
         unit = seen_as(masks)
         settled = np.where(_is_settled(unit), unit, 0)
         taken = np.bitwise_or.reduce(settled, axis=2)
@@ -93,7 +94,7 @@ def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def solved_by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns True for each board that passes solve without a guess."""
+    """Returns True for each board that `propagated` solves without a guess."""
     masks, is_sound = propagated(candidates(boards))
     return is_sound & _is_settled(masks).all((1, 2))
 
@@ -110,7 +111,7 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
             masks = masks[-TOGETHER:]
             owners = owners[-TOGETHER:]
 
-        # Run passes, except on boards of a puzzle with two solutions already.
+        # Propagate, unless the puzzle has two solutions already.
         wanted = counts[owners] < 2
         masks, is_sound = propagated(masks[wanted])
         masks = masks[is_sound]
@@ -128,7 +129,7 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
 def _split(masks: Masks) -> Masks:
     """Splits each board in two at a cell with the fewest candidates.
 
-    The first half of the boards lacks the cell's lowest candidate; the second half has no other there.
+    In the first half of the boards the cell lacks its lowest candidate, in the second half it has no other.
     """
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)

@@ -97,9 +97,9 @@ class Network:
         return by_rows(math.sqrt(self.model.width) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Returns both latents after a supervision step on the embedded puzzles `x`, in float32.
+        """Returns both latents after a supervision step on embedded puzzles `x`, in float32.
 
-        If `learns` is True, gradients flow through the last round.
+        If `learns`, gradients flow through the last round.
         """
         compute = self.compute
         blocks = weights["blocks"]
@@ -122,7 +122,7 @@ class Network:
         high, low = jax.lax.stop_gradient((high, low))
         (high, low), _ = jax.lax.scan(one_round, (high, low), length=rounds)
 
-        # The round with gradients.
+        # Run the last round, with gradients.
         if learns:
             high, low = jax.lax.stop_gradient((high, low))
             low = scan_blocks(
@@ -139,7 +139,7 @@ class Network:
         return high.astype(jnp.float32), low.astype(jnp.float32)
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
-        """Returns the latent `hidden` after one update: the sum with `injected`, through all blocks."""
+        """Returns the latent `hidden` after one update: `injected` is added, then all blocks are applied."""
         hidden = hidden + injected
         for block in blocks:
             if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
@@ -178,10 +178,8 @@ def inner_width(width: int) -> int:
 
 
 def rms(x: Array, *, axis: int = -1) -> Array:
-    """Returns x divided by its root mean square over an axis, without a scale (RMSNorm).
-
-    Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
-    """
+    """Returns x over its root mean square along an axis, unscaled. Zhang and Sennrich 2019,
+    https://arxiv.org/abs/1910.07467."""
     return in_float32(lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON), x)
 
 

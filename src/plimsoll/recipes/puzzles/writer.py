@@ -22,7 +22,7 @@ Split = Literal["train", "test"]
 Tokens = UInt8[np.ndarray, "examples seq_len"]
 Boards = UInt8[np.ndarray, "puzzles side side"]
 BLANK = "<blank>"
-"""Name of identifier 0, which all puzzles of Sudoku and mazes share."""
+"""Name of identifier 0, of all Sudokus and mazes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SplitFiles:
     def finish(self, *, vocab_size: int, identifiers: int) -> dict[str, int]:
         """Completes all files, and returns the numbers of groups, puzzles and examples."""
         if not self.identifiers:
-            raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer of the others")
+            raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer in the other split")
 
         # Write identifiers, and offsets of puzzles and groups.
         offsets = {

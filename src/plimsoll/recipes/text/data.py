@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
-"""Fact about a run's data: the cache's folder of tokens, if the text was tokenised before training."""
+"""Key of a run's facts: the cache folder of the text's tokens, if it was tokenised before training."""
 WINDOWS = "windows"
-"""Fact about a run's data: the number of windows in an epoch, if they were counted."""
+"""Key of a run's facts: the number of windows in an epoch, if they were counted."""
 WINDOWS_OF_A_STREAM = 20_000
 """Number of windows at the beginning of a stream, from which the tokens of the whole stream are estimated."""
 VOCABULARY = 4_096
