@@ -2,7 +2,7 @@
 
 A family's gain matrix K is computed once, for the nominal parameters, and controls every variant: `u = -K x` is held
 for a step, then noise is added to each state. The matrix exponential of `[[A, B], [0, 0]] dt` is the exact effect of a
-held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743), so a step of the closed loop is one
+held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743). So a step of the closed loop is one
 product with `Ad - Bd K` (see `held`), stiff systems included.
 
 The parameters of a variant whose closed loop is unstable are sampled again, and these draws are counted. The seed

@@ -1,9 +1,9 @@
 """Data sets of puzzles in the on-disk format of Tiny Recursive Models.
 
-`FOLDER/{train,test}/dataset.json` has the sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
-example, `all__puzzle_identifiers.npy` a number per puzzle, `all__puzzle_indices.npy` the index of each puzzle's first
-example and, at the end, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
-`FOLDER/identifiers.json` lists the name of each identifier.
+`FOLDER/{train,test}/dataset.json` has the sizes. `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
+example. `all__puzzle_identifiers.npy` holds a number per puzzle. `all__puzzle_indices.npy` holds the index of each
+puzzle's first example and, at the end, the number of examples; `all__group_indices.npy` likewise the first puzzle of
+each group. `FOLDER/identifiers.json` lists the name of each identifier.
 
 An example is one input with its label; a puzzle is one augmentation, with all its examples; a group is one original
 puzzle with all its augmentations. Data sets made for the published code load, too: https://arxiv.org/abs/2510.04871

@@ -1,7 +1,7 @@
 """Samples training batches: per epoch one random puzzle of every group, with its examples in random order.
 
-An iteration is `epochs_per_iteration` epochs. A batch takes puzzle after puzzle until it is full (examples of its last
-puzzle that do not fit are left out), and the incomplete batch at the end of an iteration is dropped.
+An iteration is `epochs_per_iteration` epochs. A batch takes puzzle after puzzle until it is full. Examples of its last
+puzzle that do not fit are left out. The incomplete batch at the end of an iteration is dropped.
 
 The published sampler works the same way (Tiny Recursive Models, puzzle_dataset.py), with two differences: its choice of
 examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance. Here each
