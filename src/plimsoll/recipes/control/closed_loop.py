@@ -1,6 +1,6 @@
-"""`plimsoll evaluate RUN --closed-loop`: the trained network drives the systems whose controllers it imitates.
+"""`plimsoll evaluate RUN --closed-loop`: the trained network drives simulated systems in place of their controllers.
 
-The systems are the held-out variants of the run's own file, simulated from the settings that the file holds.
+The systems are held-out variants of the run's HDF5 file, if it has any. They are simulated with the file's settings.
 """
 
 import json
@@ -21,19 +21,20 @@ from plimsoll.types import TrainedRun
 
 SECONDS = 10.0
 VARIANTS, STARTS = 3, 4
-"""Numbers of variants of each system, and of starts of each variant."""
+"""Numbers of simulated variants of each system, and of initial states of each variant."""
 CHARTS = 4
-"""Number of systems whose journeys a report draws."""
+"""Number of systems whose simulations a report shows as charts."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the held-out windows; with `request["closed_loop"]` also the costs of driving."""
+    """Returns mean metrics over the held-out windows, and with `request["closed_loop"]` the result of `closed_loop`."""
     means = trained.means()
     return means | {"closed_loop": closed_loop(trained)} if request.get("closed_loop") else means
 
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
-    """Returns each family's costs relative to the optimal controller, and `norms` of one journey each, for charts."""
+    """Returns each family's cost relative to the optimal controller, and state `norms` of one simulation each, for
+    charts."""
     task = trained.task
     assert isinstance(task, Imitating)
     data: Windows = trained.recipe.data
@@ -74,7 +75,7 @@ def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibits of a report: a table of costs, and journeys of some systems from best to worst."""
+    """Returns parts of a report: a table of costs, and charts of simulations of some systems, from best to worst."""
     driven = closed_loop(trained)
     norms = driven["norms"]
     ranked = sorted(driven["families"].items(), key=lambda item: item[1]["cost_ratio"] or float("inf"))

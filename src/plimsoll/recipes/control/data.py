@@ -1,4 +1,4 @@
-"""Windows of states and controls in an HDF5 file, as data of a run.
+"""Training data from an HDF5 file: windows of states and controls.
 
 Validation is by held-out variants of the systems.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from plimsoll.recipes.control.rows import ControlRows
 
 READER_BYTES = 6 * MIB
-"""Host memory of the HDF5 library, its cache, and heap that chunks and small arrays leave (notes, "The reader's
+"""Host memory of the HDF5 library, its cache, and heap that freed chunks and small arrays leave (notes, "The reader's
 share")."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows(Data):
-    """Windows of states of several systems, and the controls that follow."""
+    """Windows of states of several systems, each with the control that follows."""
 
     name = "windows"
     gives = WindowSpec
@@ -60,7 +60,7 @@ class Windows(Data):
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
         rows = self.rows
-        # At most the mixed chunks are in memory, and one as it is read.
+        # Memory holds at most --mix-chunks + 1 chunks of examples, and one as it is read from the file.
         example_bytes = self.spec(reading.needs).example_bytes
         chunks = rows.chunk_rows * ((self.mix_chunks + 1) * example_bytes + rows.row_bytes)
         advice = 'a smaller --mix-chunks, or smaller chunks of the file (docs/control.md, "Huge chunks")'

@@ -1,14 +1,14 @@
-"""A small causal transformer that reads a window of states and predicts the control that follows its last one.
+"""A small causal transformer that reads a window of states and predicts the control that follows the last state.
 
 Post-norm, as in Vaswani et al. 2017, https://arxiv.org/abs/1706.03762: x = norm(x + sub(x)); a learned table of
 positions, attention without biases, a feed-forward of GELU, LayerNorm with scale and bias. The loss is the squared
-error over the controls that a system has, each in units of its family's own spread: predictions of zero have a loss of
-1 for every family, so that families count alike.
+error over the controls that a system has, in units of their root mean square in the family: predictions of zero have a
+loss of 1 for every family, so that families count alike.
 
-There are two forms. The published one reads the states, one time step a token, and its last layer gives the control.
-In the other form the last layer gives a gain matrix, whose product with the last state is the control, as for every
-linear controller: the network only has to recognise the system. It reads the motion at every size, some time steps a
-token (`motion_tokens`).
+There are two forms. In the published form a token is one time step, and the last layer gives the control. In the other
+form the last layer gives a gain matrix, whose product with the last state is the control, as for every linear
+controller: the network only has to recognise the system. A token is some time steps, with the motion at every scale
+(`motion_tokens`).
 """
 
 import math
@@ -32,20 +32,24 @@ from plimsoll.types import Batch, Compute, LossSum, Metrics, Params
 NORM_EPSILON = 1e-6
 POSITION_SCALE = 0.02
 LONGEST = 128
-"""Fewest rows of the table of positions."""
+"""Minimum number of rows in the table of positions."""
 GAIN_UNIT = 64.0
-"""Gain for an output of 1 of the last layer: largest gains of the 35 families are 2 to 154 in scaled units."""
+"""Gain for an output of 1 from the last layer. The 35 families have largest gains of 2 to 154 in scaled units."""
 GAIN_START = 1 / 64
 """Factor of the last layer's initial weights if they give a gain: gains begin at about 1, and controls near zero."""
 LEAST = 1e-7
-"""Its square is added under a root mean square. A root mean square below sqrt(3) times it gives views of zero."""
+"""Its square is added to a mean square before the root. Values with a root below sqrt(3) times it become zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Usual logarithms of states and of their changes, and their spread: scaled by these, both are about 1 or less."""
+"""Typical logarithms of root mean squares of states and of their changes, and their spread. Logarithms scaled by these
+are about 1 or less."""
 
 
 class Imitating:
-    """A `Task`. Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family`
-    (batch,) int32."""
+    """`types.Task` for windows of states.
+
+    Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family` (batch,)
+    int32.
+    """
 
     stacked = "blocks"
 
@@ -56,7 +60,7 @@ class Imitating:
         (self.outputs,), _ = spec.arrays["controls"]
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
-        """Number of states that the gain multiplies, the first features. 0 for the published form."""
+        """Number of states, the first features, to multiply by the gain matrix. 0 for the published form."""
         self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
             divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)
@@ -97,7 +101,8 @@ class Imitating:
     def predicted(
         self, weights: dict, inputs: Float[Array, "batch length features"], keys: Array | None = None
     ) -> Float[Array, "batch outputs"]:
-        """Returns the controls in units of each family's spread. `keys`, one per example, turn dropout on."""
+        """Returns the controls in units of their root mean square in the family. `keys`, one per example, turn dropout
+        on."""
         drop, states = partial(dropped, keys=keys, share=self.model.dropout), self.gain_states
         tokens = motion_tokens(inputs, states=states, patch=self.model.patch) if states else inputs
         x = self._dot(tokens, weights["enter"]) + weights["positions"][: tokens.shape[1]]
@@ -131,11 +136,11 @@ class Imitating:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns squared errors over existing controls; in evaluation also each family's errors over squared controls.
+        """Returns squared errors over existing controls, and in an evaluation a metric for each family.
 
-        `unexplained_12` is the unexplained share of family 12's controls: 1 - R^2 about zero. In training, the squared
-        errors of a window are divided by the root of its mean squared control plus the squared floor: else the few
-        windows with the largest controls, one in a hundred, would be most of the loss.
+        `unexplained_12` is the squared errors of family 12 over its squared controls: 1 - R^2 about zero. In training,
+        the squared errors of a window are divided by sqrt(mean squared control + `error_floor`^2): else the few windows
+        with the largest controls, one in a hundred, would be most of the loss.
         """
         weights, masks = params["trainable"], batch["masks"]
         squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2
@@ -156,7 +161,7 @@ class Imitating:
 
 
 def token_features(features: int, *, states: int, patch: int) -> int:
-    """Returns the width of a token of `motion_tokens`."""
+    """Returns the number of features in a token of `motion_tokens`."""
     return 3 * patch * states + features - states + 2 * states
 
 
@@ -167,12 +172,12 @@ def motion_tokens(
 
     Changes of the state from step to step reveal the system, and close to rest they are some thousandths of the states'
     unit: too small for a network's first layer. So a token also has views: each state and its change from step to step,
-    divided by their root mean squares over the window; the logarithms of these roots tell their sizes.
+    divided by their root mean squares over the window. The logarithms of these root mean squares tell the sizes.
 
     Args:
         inputs: Windows, whose first features are states; the others (a system's code) are the same at all times.
         states: Number of states among the features.
-        patch: Time steps of a token; divides the length.
+        patch: Time steps of a token, a divisor of the window's length.
     """
     batch, length, _ = inputs.shape
     tokens = length // patch

@@ -1,9 +1,9 @@
-"""Optimal controllers of linear systems, and variants of each system under its controller, stepped exactly.
+"""Optimal controllers of linear systems, and exact time steps of each system's variants under its controller.
 
-The gain is designed once, on the nominal parameters, and every variant of a family is simulated under it:
-`u = -K x`, held for a step, with noise added to each state after it. The matrix exponential of `[[A, B], [0, 0]] dt`
-is the exact effect of a held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743), so a
-step of the closed loop is one product with `Ad - Bd K`, stiff systems included.
+A family's gain matrix K is computed once, for the nominal parameters, and controls every variant: `u = -K x` is held
+for a step, then noise is added to each state. The matrix exponential of `[[A, B], [0, 0]] dt` is the exact effect of a
+held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743). So a step of the closed loop is one
+product with `Ad - Bd K` (see `held`), stiff systems included.
 
 The parameters of a variant whose closed loop is unstable are sampled again, and these draws are counted. The seed
 determines everything.
@@ -28,13 +28,13 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class System:
-    """A family with its gain, and the matrix of a closed-loop step of each variant."""
+    """A family with its gain matrix, and the closed-loop step matrix of each variant."""
 
     family: Family
     gain: Float[Matrix, "inputs states"]
     steps: Float[Matrix, "variants states states"]
     redraws: int
-    """Number of repeated draws of variants, because of an unstable closed loop."""
+    """Number of repeated draws of variants with an unstable closed loop."""
     parameters: tuple[dict[str, float], ...] = field(repr=False)
 
 
@@ -47,7 +47,7 @@ def gain(family: Family) -> Float[Matrix, "inputs states"]:
 
 
 def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
-    """Returns Ad and Bd of one step of `dt` seconds with the input held."""
+    """Returns the matrices of a step of `dt` seconds with a held input u: x becomes Ad x + Bd u."""
     states, inputs = b.shape
     both = np.zeros((states + inputs, states + inputs))
     both[:states, :states], both[:states, states:] = a, b
@@ -56,7 +56,7 @@ def held(a: Matrix, b: Matrix, dt: float) -> tuple[Matrix, Matrix]:
 
 
 def systems(options: ControlSet, *, names: Sequence[str] = tuple(FAMILIES)) -> list[System]:
-    """Returns the system of each family for a set with these options."""
+    """Returns the system of each family in `names`, for a data set with these options."""
     spread = options.uncertainty
     numbers = {name: number for number, name in enumerate(FAMILIES)}
     designed = []

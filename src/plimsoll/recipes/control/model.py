@@ -17,11 +17,11 @@ from plimsoll.recipes.specs import Spec, WindowSpec
 from plimsoll.recipes.verbs import Shown, Verb
 
 PREFIX = "unexplained_"
-"""Prefix of the name of a family's metric; the family's number follows."""
+"""Prefix of the name of a family's metric; the family's index follows."""
 
 
 def r2_by_family(unexplained: Mapping[str, float | None], spec: Spec) -> dict[str, float]:
-    """Returns R^2 about zero of each evaluated system. `unexplained` maps its number to its unexplained share."""
+    """Returns R^2 about zero of each evaluated system. `unexplained` maps a system's index to its unexplained share."""
     assert isinstance(spec, WindowSpec)
     shares = {name: unexplained.get(str(number)) for number, name in enumerate(spec.families)}
     return {name: 1 - share for name, share in shares.items() if share is not None}
@@ -90,8 +90,8 @@ class Imitator(Model):
     dropout: Share = 0.0
     """Share of activations that is dropped in training. The published recipe has 0.1."""
     network: Literal["gain", "published"] = "gain"
-    """Input and output of the network. gain: the motion at every size, and a gain, whose product with the last state is
-    the control; published: the states, and the control itself."""
+    """Input and output of the network. gain: motion at every scale, and a gain matrix, whose product with the last
+    state is the control; published: the states, and the control itself."""
     patch: PositiveInt = 4
     """Time steps of a token of --network gain, a divisor of the window. The published value is 1."""
     error_floor: NonNegativeFloat = 0.1

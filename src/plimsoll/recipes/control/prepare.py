@@ -1,8 +1,9 @@
 """`plimsoll prepare control`: windows of closed-loop states and the control that follows, streamed into HDF5.
 
-Blocks are simulated in turn: a trajectory of every family for each of a few variants. The windows of a block are mixed
-and written while the next one is simulated. The last variants are held out: their rows are the last of the file, from
-`train_rows` on, so that no trajectory and no variant is in both parts. The seed determines everything.
+Blocks are simulated in turn: a trajectory of every family for each of a few variants. The windows of a block are
+shuffled and written while the next block is simulated. The variants with the highest numbers are held out. Their rows
+are the file's end, from `train_rows` on, so training and validation share no trajectory and no variant. The seed
+determines everything.
 """
 
 from __future__ import annotations
@@ -35,22 +36,23 @@ from plimsoll.units import format_bytes
 CODE_BITS = 7
 FEATURES = MOST_STATES + CODE_BITS
 METHOD = 2
-"""Version of sampling and scaling: files of other versions hold other rows."""
+"""Version of sampling and scaling. Files of other versions have other content."""
 DIVERGED = 1e4
-"""Norm from which a state has diverged: its trajectory is simulated again from another start."""
+"""Norm of a state from which its trajectory has diverged, and is simulated again from another start."""
 ATTEMPTS = 20
 PILOTS = 32
-"""Fewest trajectories of each family that give its largest states and controls; at least one for each variant."""
+"""Fewest pilot trajectories of each family, which give its largest states and controls; at least one for each
+variant."""
 LEAST_SCALE = 1e-8
 
 Progress = Callable[[float | None, str], None]
-"""Function that is called with the finished share, and with words."""
+"""Function of the finished share (None if unknown) and a message."""
 Simulation = tuple[Array, Array]
-"""Result of `simulated`, perhaps not yet computed."""
+"""Result of `simulated`, which JAX may still be computing."""
 
 
 def prepare(options: ControlSet, out: Path, progress: Progress = lambda share, words: None) -> dict[str, Any]:
-    """Writes the set, unless it is finished, and returns the answer of `prepare --json`."""
+    """Writes the data set, unless it is finished. Returns the answer of `prepare --json`."""
     started = time.perf_counter()
     made_with = Facts(options=dataclasses.asdict(options) | {"method": METHOD})
     finished_before = is_finished(out, made_with)
@@ -77,7 +79,7 @@ def prepare(options: ControlSet, out: Path, progress: Progress = lambda share, w
 
 
 def _write(options: ControlSet, out: Path, made_with: Facts, progress: Progress) -> Maker:
-    """Writes all rows, and returns their maker."""
+    """Writes all rows, and returns the `Maker` that simulated them."""
     columns = {
         "input_sequences": Column((options.window, FEATURES), "float32"),
         "controls": Column((MOST_INPUTS,), "float32"),
@@ -118,14 +120,14 @@ def require_room(options: ControlSet, out: Path) -> None:
 
 
 class Maker:
-    """Simulations of a set, and its rows block by block."""
+    """Simulates a data set, and yields its rows block by block."""
 
     def __init__(self, options: ControlSet) -> None:
         self.options = options
         self.systems = systems(options)
         sizes = sorted({system.family.states for system in self.systems})
         self.groups = [[i for i, system in enumerate(self.systems) if system.family.states == size] for size in sizes]
-        """Indices of the systems with the same number of states, which are simulated together."""
+        """Indices of the systems, grouped by number of states. A group is simulated together."""
         self.state_scale, self.control_scale, self.control_std = (scale.astype(np.float32) for scale in self._scales())
         codes = np.array([code(s.family.inputs, s.family.states) for s in self.systems], np.float32)
         self._room = np.zeros((len(self.systems) * options.together, options.length, FEATURES), np.float32)
@@ -139,10 +141,10 @@ class Maker:
             scaled = -system.gain * self.state_scale[row][:states] / self.control_scale[row][:inputs, None]
             self.gains[row, :inputs, :states] = scaled
         self.rejected = 0
-        """Trajectories of this process that diverged and were simulated again."""
+        """Number of trajectories that diverged and were simulated again."""
 
     def describe(self, writer: RowWriter) -> None:
-        """Writes the attributes of the set and each family's scales into a new file."""
+        """Writes the attributes of the data set, and each family's scales, into a new file."""
         options = self.options
         writer.file.attrs.update(
             {
@@ -193,7 +195,8 @@ class Maker:
                 if after is not None:
                     running = ahead.submit(self._dispatched, after.number, after.variants)
 
-                # The block's windows in random order. A window's number is trajectory x windows_each + window.
+                # Shuffle the block's windows. The index of a window is trajectory x windows_each + window in the
+                # trajectory.
                 random = np.random.default_rng([self.options.seed, 2, block.number])
                 order = random.permutation(len(self._room) * self.options.windows_each)
                 order = order[: block.end - block.first]
@@ -212,7 +215,7 @@ class Maker:
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
     ) -> list[Simulation]:
-        """Starts one simulation per number of states: a trajectory for each family of that size and each variant."""
+        """Starts a simulation per group of systems: a trajectory for each system and variant."""
         random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
         for group in self.groups:
@@ -226,9 +229,9 @@ class Maker:
         return started
 
     def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields system, lane and states (time, states) of each trajectory that did not diverge.
+        """Yields system, lane (index among its `count` trajectories) and states (time, states) of each trajectory.
 
-        `count` is the number of lanes: trajectories of one system.
+        Trajectories that diverged are left out.
         """
         for group, (states, largest) in zip(self.groups, running, strict=True):
             trajectories = np.asarray(states)
@@ -236,7 +239,8 @@ class Maker:
                 yield group[column // count], column % count, trajectories[:, :, column]
 
     def _trajectories(self, block: Block, running: list[Simulation]) -> np.ndarray:
-        """Returns (families x variants, time, features) in units of each family's largest values, in a reused array.
+        """Returns trajectories (families x variants, time, features) in units of each family's largest values, in a
+        reused array.
 
         Trajectories that diverged are simulated again from another start.
         """
@@ -261,7 +265,7 @@ class Maker:
         )
 
     def _rows(self, block: Block, trajectories: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows of the chosen windows of a block."""
+        """Returns the file's rows for windows of a block, by their indices `chosen`."""
         options, together = self.options, len(block.variants)
         windows = np.lib.stride_tricks.sliding_window_view(trajectories, options.window, axis=1)
         trajectory, window = np.divmod(chosen, options.windows_each)
@@ -277,7 +281,8 @@ class Maker:
         }
 
     def _scales(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns each family's largest |state| and |control| in pilots, and the RMS of controls in units of these."""
+        """Returns, for each family, the largest |state| and |control| in pilot trajectories, and the RMS of scaled
+        controls."""
         options, count = self.options, len(self.systems)
         states, controls = np.full((count, MOST_STATES), LEAST_SCALE), np.full((count, MOST_INPUTS), LEAST_SCALE)
         squares, pilots = np.zeros((count, MOST_INPUTS)), np.zeros(count)
@@ -298,7 +303,7 @@ class Maker:
 
 
 def code(inputs: int, states: int) -> list[int]:
-    """Returns the bits of both numbers, 3 and 4, most significant first: (1, 4) is 0010100."""
+    """Returns both numbers as bits (3 and 4 of them), most significant first: (1, 4) is 0010100."""
     return [int(bit) for bit in f"{inputs:03b}{states:04b}"]
 
 

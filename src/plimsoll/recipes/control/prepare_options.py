@@ -33,13 +33,13 @@ class Block(NamedTuple):
     number: int
     variants: tuple[int, ...]
     first: int
-    """First row of the block in the file; `end` follows its last row."""
+    """Index of the block's first row in the file; `end` follows its last row."""
     end: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSet(Options):
-    """Options that determine the content of the file."""
+    """Options that determine the content of the HDF5 file."""
 
     samples: PositiveCount = 1_000_000
     """Windows to make, like 1M or 100M."""
@@ -81,7 +81,7 @@ class ControlSet(Options):
 
     @property
     def length(self) -> int:
-        """Number of states of a trajectory, with the first one."""
+        """Number of states of a trajectory, with the initial state."""
         return round(self.horizon / self.dt)
 
     @property
@@ -91,24 +91,24 @@ class ControlSet(Options):
 
     @property
     def rows_per_variant(self) -> int:
-        """Number of windows of one trajectory of every family."""
+        """Total number of windows of one trajectory of each family."""
         return len(FAMILIES) * self.windows_each
 
     @property
     def variants_used(self) -> int:
-        """Variants of each system, fewer for a small set. Each is simulated at least once."""
+        """Number of variants of each system, fewer for a small data set. Each is simulated at least once."""
         return self.variants or min(MOST_VARIANTS, max(2, round(self.samples / self.rows_per_variant)))
 
     @property
     def held_out_variants(self) -> int:
-        """Variants of each system that are for validation."""
+        """Number of held-out variants of each system, for validation."""
         if self.variants_used < 2 or not self.held_out or self.samples < self.variants_used:
             return 0
         return min(self.variants_used - 1, max(1, round(self.held_out * self.variants_used)))
 
     @property
     def train_rows(self) -> int:
-        """Number of training rows: complete chunks, if there are two or more and variants are held out."""
+        """Number of training rows. If variants are held out, it is a multiple of `chunk_rows`, or below two chunks."""
         if not self.held_out_variants:
             return self.samples
         rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used
@@ -116,7 +116,7 @@ class ControlSet(Options):
 
     @cached_property
     def together(self) -> int:
-        """Trajectories of each family in a block."""
+        """Number of trajectories of each family in a block."""
         return max(1, min(MOST_TOGETHER, self.samples // self.rows_per_variant))
 
     def blocks(self) -> Iterator[Block]:

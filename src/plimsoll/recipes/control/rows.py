@@ -27,7 +27,7 @@ LEAST_SPREAD = 1e-6
 
 
 class ControlRows(Hdf5Rows):
-    """Rows of one file, with any window and any number of states and inputs."""
+    """Rows of one HDF5 file, with windows of any length and any number of states and inputs."""
 
     def __init__(self, path: str | Path, *, split: Literal["variant", "none"]) -> None:
         super().__init__(path, COLUMNS)
@@ -50,7 +50,7 @@ class ControlRows(Hdf5Rows):
 
     @cached_property
     def families(self) -> list[str]:
-        """Names of the families, sorted; an example's `family` is an index of this list."""
+        """Names of the families, sorted; an example's `family` is an index into this list."""
         group = self._file.get("normalization")
         names = sorted(group) if isinstance(group, h5py.Group) else []
         if not names:
@@ -62,7 +62,8 @@ class ControlRows(Hdf5Rows):
 
     @cached_property
     def spreads(self) -> np.ndarray:
-        """Root mean square of each control in the file's units, (families, inputs); 1 for absent inputs."""
+        """Root mean square of each control in the file's units, (families, inputs); 1 for inputs that a family
+        lacks."""
         spreads = np.ones((len(self.families), self.spec["controls"][0][0]), np.float32)
         for row, family in enumerate(self.families):
             std = self.array(f"normalization/{family}/control_std")
@@ -82,7 +83,7 @@ class ControlRows(Hdf5Rows):
 
     @property
     def states(self) -> int:
-        """Number of states, the first of the features; all features if the file has no `max_state_dim`."""
+        """Number of states, which are the first features; all features if the file has no `max_state_dim`."""
         return int(self.attributes.get("max_state_dim", self.spec["inputs"][0][1]))
 
     @cached_property
@@ -112,9 +113,10 @@ class ControlRows(Hdf5Rows):
         return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Yields about `most` rows, in chunks that are spread evenly over the held-out part, always the same.
+        """Yields batches of about `most` rows in total, from chunks spread evenly over the held-out rows, always the
+        same.
 
-        Every batch is full: rows that only fill up the last one have masks of zero.
+        Rows with masks of zero fill up the last batch.
         """
         begin, end = self.training_rows, len(self)
         if end <= begin or not most:
@@ -137,7 +139,7 @@ class ControlRows(Hdf5Rows):
             sent += count
 
     def _derived(self, rows: Rows) -> Rows:
-        """Returns the examples of rows of the file."""
+        """Converts rows of the file to training examples."""
         known = np.array([family.encode() for family in self.families], "S50")
         names = rows["system"]
         family = np.minimum(np.searchsorted(known, names), len(known) - 1)

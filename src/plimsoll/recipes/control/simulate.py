@@ -1,8 +1,9 @@
-"""Simulation of a learned controller in place of the optimal one, and the costs of both on the same journey.
+"""Simulates systems with the learned and with the optimal controller, and compares the costs.
 
-Both start alike and share every disturbance. The optimal controller drives the first window of steps, so that the
-learned one gets a full window as in training; then each goes on alone. Cost: the integral of |x|^2 + 0.1 |u|^2 from the
-handover on. The ratio is the learned controller's cost over the optimal one's: except by chance, 1 is the best.
+On a journey both controllers start in the same state and share every disturbance. The optimal one drives the first
+window of steps, so that the learned one gets a full window as in training; then each goes on alone. Cost: the integral
+of |x|^2 + 0.1 |u|^2 from there on. The ratio is the learned controller's cost over the optimal one's: except by chance,
+1 is the best.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,27 +23,27 @@ from plimsoll.recipes.control.tables import NEAR
 
 CONTROL_WEIGHT = 0.1
 START = 0.5
-"""Half-width of the box of starts, as a share of the box in training."""
+"""Half-width of the box of initial states, as a share of the half-width in training."""
 LOST = 1e4
-"""Norm from which a state is lost: the cost of its journey is infinite."""
+"""Norm of a state from which the system is lost: the cost of its journey is infinite."""
 
 Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count inputs"]]
 """Function from windows of scaled states and codes to scaled controls."""
 
 
 class Journeys(NamedTuple):
-    """Systems and starts: one row for each family, variant and start."""
+    """Systems and initial states of journeys: one row for each family, variant and start."""
 
     family: np.ndarray
     plant: np.ndarray
-    """Matrix Ad of each, (count, 12, 12)."""
+    """Matrix Ad of each, (count, 12, 12): a step takes x to Ad x + Bd u."""
     push: np.ndarray
     """Matrix Bd of each, (count, 12, 6)."""
     gain: np.ndarray
     start: np.ndarray
     state_scale: np.ndarray
     control_scale: np.ndarray
-    """Factors of the network's output, which give controls."""
+    """Factors from the network's outputs to controls."""
     code: np.ndarray
 
 
@@ -55,7 +56,7 @@ def journeys(
     scales: Mapping[str, tuple[np.ndarray, np.ndarray]],
     seed: int,
 ) -> Journeys:
-    """Samples the starts. `scales` holds the units of each family's states and of its predicted controls."""
+    """Samples initial states. `scales` holds the units of each family's states and of its predicted controls."""
     random = np.random.default_rng([seed, 6])
     rows = []
     for number, system in enumerate(systems):
@@ -87,10 +88,10 @@ def _padded(values: np.ndarray, *shape: int, fill: float = 0) -> np.ndarray:
 def simulate_journeys(
     starts: Journeys, predict: Predict, options: ControlSet, *, steps: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Simulates the journeys of both controllers, with the window, step and noise of a set.
+    """Simulates the journeys of both controllers, with the window, step and noise of a data set.
 
     Returns:
-        `cost` of each journey, (2, count), and `norms` of states, (2, steps, count): the optimal controller's first.
+        `cost` of each journey, (2, count), and `norms` of states, (2, steps, count): index 0 is the optimal controller.
     """
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Linear systems of control, read from `systems.toml`: their matrices are formulas of physical parameters."""
+"""Linear control systems, read from `systems.toml`: their matrices are formulas of physical parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS = {"sqrt": math.sqrt, "exp": math.exp}
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of system: the matrices of `x' = A x + B u`, or those of `p'' = pulls p + frictions p' + pushes u`."""
+    """One kind of system: matrices of `x' = A x + B u`, or `p'' = pulls p + frictions p' + pushes u`, as formulas."""
 
     name: str
     parameters: Mapping[str, float]
@@ -80,7 +80,7 @@ class Family:
 
 
 def _row(formulas: str, values: Mapping[str, float]) -> list[float]:
-    """Returns the values of arithmetic formulas, which commas separate."""
+    """Returns the values of arithmetic formulas, separated by commas."""
 
     def value(formula: ast.expr) -> float:
         match formula:
@@ -111,4 +111,4 @@ def _read(path: Path) -> dict[str, Family]:
 
 
 FAMILIES = _read(Path(__file__).with_name("systems.toml"))
-"""Families by name. Their order is part of the seed of their variants."""
+"""Families by name. Their order is part of the random seeds of variants."""

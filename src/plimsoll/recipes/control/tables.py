@@ -36,7 +36,7 @@ def journeys_table(answer: Mapping[str, Any]) -> str:
 
 
 def variants_driven(answer: Mapping[str, Any]) -> str:
-    """Returns a phrase for the variants of the systems that were driven."""
+    """Returns a phrase that says whether the simulated variants were held out."""
     return "held-out variants" if answer["held_out"] else "variants that it was trained on"
 
 

@@ -1,4 +1,7 @@
-"""Records of chats, pairs or texts as data of a run: encoded by the model's tokenizer, packed into rows. No JAX."""
+"""Training data of chats, prompts with completions, or texts: encoded by the model's tokenizer, packed into sequences.
+
+Imports no JAX.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ PLANNED_DOCUMENTS = 100_000
 PLANNED_TOKENS = 300
 """Estimated tokens of a document, until a data set is prepared."""
 TOKENIZER = "tokenizer"
-"""Folder of a run with the tokenizer's files."""
+"""Name of the folder of tokenizer files in a run's folder."""
 
 LEARNED, HELD_OUT = "data", "validation"
-"""Names of the facts about the records of --dataset-id and of --validation-id."""
+"""Keys of a run's facts about the records of --dataset-id and of --validation-id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(Data):
-    """Records of conversations, prompts with completions, or texts, packed into rows of whole documents."""
+    """Conversations, prompts with completions, or texts. As many as fit are packed into a training sequence."""
 
     name = "chat"
     gives = DocumentSpec
@@ -62,7 +65,7 @@ class Chat(Data):
     seq_len: Annotated[Count, Ge(2)] = 2048
     """Tokens of a training sequence. As many records as fit are packed into it."""
     truncate: bool = True
-    """Cut records that are longer than a sequence. --no-truncate refuses them."""
+    """Cut records that are longer than a sequence. With --no-truncate they are an error."""
 
     def spec(self, needs: Needs) -> DocumentSpec:
         from plimsoll.data.chat.row_bytes import DTYPES
@@ -98,7 +101,7 @@ class Chat(Data):
 
     @property
     def records(self) -> Mapping[str, Records]:
-        """Training records, and those of --validation-id if given, by the names of their facts."""
+        """Training records, and those of --validation-id if given, with the keys LEARNED and HELD_OUT."""
         from plimsoll.data.chat.records import open_records
 
         learned = open_records(
@@ -117,7 +120,7 @@ class Chat(Data):
         from plimsoll.data.chat.kept import encoded_examples
         from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 
-        # The records are encoded by the model's tokenizer, which the run keeps.
+        # Encode the records with the model's tokenizer, which the run keeps.
         model = find_folder(reading.needs.tokenizer or "")
         tokenizer = self._tokenizer_of_model(model, reading.needs)
         save_chat_tokenizer(model, reading.folder / TOKENIZER, chat_template=self.chat_template)
@@ -126,7 +129,7 @@ class Chat(Data):
             for name, records in self.records.items()
         }
 
-        # They are packed into rows.
+        # Pack the training records into sequences.
         learned = encoded[LEARNED]
         rows = self._rows(learned, reading)
         packing = rows.packing()
@@ -136,7 +139,7 @@ class Chat(Data):
         if not held_out.count:
             say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.no_validation}")
 
-        # Each epoch packs its rows anew, so that their number varies slightly.
+        # Each epoch packs the records anew, so that the number of sequences varies slightly.
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
@@ -183,7 +186,7 @@ class Chat(Data):
         return validation_rows(held_out, seq_len=self.seq_len, batch_size=examples, max_tokens=self.validation_tokens)
 
     def encoded_before(self, name: str, reading: Reading) -> Encoded:
-        """Returns the encoded records of the run. Loads no tokenizer if the cache still has them.
+        """Returns the run's encoded records of `name` (LEARNED or HELD_OUT). Loads no tokenizer if the cache has them.
 
         A tokenizer of 49,152 tokens takes 31 MiB, and training does not need it.
 
@@ -213,7 +216,7 @@ class Chat(Data):
             day: Date for the template, like 2026-11-25; today by default.
 
         Raises:
-            DataError: The tokenizer has more ids than the model has rows.
+            DataError: The tokenizer has more ids than the model's embedding has rows.
         """
         from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 
@@ -239,7 +242,7 @@ class Chat(Data):
 
 
 def tokenizer_of_run(folder: Path, day: str | None) -> ChatTokenizer:
-    """Returns the tokenizer in a run's folder, with the date `day` for its template."""
+    """Returns the tokenizer in a run's folder. Its chat template gets the date `day`."""
     from plimsoll.data.chat.tokenizer import load_chat_tokenizer
 
     return load_chat_tokenizer(folder / TOKENIZER, day=day)

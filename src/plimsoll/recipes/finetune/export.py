@@ -23,9 +23,9 @@ from plimsoll.recipes.finetune.model import Pretrained
 from plimsoll.types import TrainedRun
 
 WRITTEN = {"F32": np.dtype("<f4"), "BF16": np.dtype(jnp.bfloat16)}
-"""Types of a written tensor, with their NumPy types."""
+"""NumPy type of exported tensors, by their safetensors type."""
 NAMES = {"F32": "F32", "F16": "F32", "BF16": "BF16"}
-"""Type of a written tensor, by its type in the model's files: float16 may not hold trained values."""
+"""Type of an exported tensor, by its type in the base model's files: float16 may not hold trained values."""
 
 
 def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: The run.
-        request: `adapter`, the folder that `peft.PeftModel.from_pretrained` takes; `merged`, a Hugging Face folder of
-            the whole model.
+        request: Paths to write: `adapter`, the folder that `peft.PeftModel.from_pretrained` takes; `merged`, a Hugging
+            Face folder of the whole model.
 
     Raises:
         DataError: The model's files have changed since the run began.
-        RecipeError: A folder is not empty, or there are no adapters.
+        RecipeError: A folder is not empty, or the run has no adapters.
     """
     model: Pretrained = trained.recipe.model
     weights = trained.params(given=False)["trainable"]
@@ -73,7 +73,7 @@ def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> i
     if (base / "generation_config.json").is_file():
         shutil.copyfile(base / "generation_config.json", folder / "generation_config.json")
 
-    # The header of the file: types, shapes and places of the tensors.
+    # Make the file's header: types, shapes and offsets of the tensors.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -93,13 +93,13 @@ def _write_model(folder: Path, base: Path, model: Pretrained, weights: Any) -> i
 
 
 def _config(base: Path) -> dict[str, Any]:
-    """Returns the settings of the text model, the only part that is written of a model that also sees pictures."""
+    """Returns the settings of the text model. Of a model that also sees pictures, only this part is exported."""
     config, _ = read_config(base)
     return text_settings(config) | ({"architectures": ["Gemma3ForCausalLM"]} if sees_pictures(config) else {})
 
 
 def _pieces(name: str, tensor: Tensor, model: Pretrained, weights: Any) -> Iterator[np.ndarray]:
-    """Yields the rows of a published tensor with its trained values, in float32."""
+    """Yields a published tensor with its trained values, some rows at a time, in float32."""
     if not model.lora_rank:
         whole = np.asarray(published_tensor(weights, model.shape, name), np.float32)
         yield whole.reshape(tensor.shape)

@@ -1,8 +1,8 @@
-"""Rungs of `plimsoll ladder finetune`: the whole model first, then adapters beside it, then beside NF4.
+"""Configurations of `plimsoll ladder finetune`: the whole model is trained, then adapters, then adapters beside NF4.
 
-The rungs follow the table that torchtune publishes for Llama-3.2-3B ("Memory Optimization Overview"), for comparison:
-weights and moments begin in bfloat16. Like torchtune's compiled step, the first rung recomputes the values between
-products.
+They follow the table that torchtune publishes for Llama-3.2-3B ("Memory Optimization Overview"), for comparison:
+weights and moments begin in bfloat16. Like torchtune's compiled step, the first configuration recomputes the values
+between matrix products.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ LOSS_CHUNK = 512
 
 
 def finetune_rungs(whole: dict[str, Any], *, rank: int, tokens: int, needs_norm: bool) -> tuple[OwnRung, ...]:
-    """Returns the rungs; without adapters if `rank` is 0.
+    """Returns the configurations in order; none with adapters if `rank` is 0.
 
     Args:
-        whole: Fields of the recipe for training of the whole model.
+        whole: Fields of the recipe that train the whole model.
         rank: Rank of the adapters; 0 for none.
         tokens: Tokens of a step.
         needs_norm: True if an update needs the norm of the whole gradient.

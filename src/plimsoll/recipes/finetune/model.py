@@ -100,7 +100,7 @@ class Pretrained(Model):
         return shape
 
     def kernels(self, rank: int) -> Mapping[str, tuple[int, ...]]:
-        """Returns the shapes, by path, of the kernels that get adapters of that rank."""
+        """Returns the shapes, by path, of the kernels that get adapters of this rank."""
         leaves = find_shape(self.pretrained).leaves()
         return kernels_to_adapt(leaves, patterns_of(self.lora_targets), rank)
 

@@ -1,4 +1,4 @@
-"""Task of fine-tuning: next-token prediction by a published model, with adapters or fully trained."""
+"""Training functions of fine-tuning: next-token prediction by a published model, with adapters or fully trained."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -17,15 +17,16 @@ from plimsoll.types import Compute, Params, Task
 
 
 class Published(NextToken):
-    """A `Task` of a published model."""
+    """`types.Task` of a published model."""
 
     in_halves = True
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
         """Returns the model's weights in `bits` bits (`types.StoresFrozen`).
 
-        The embedding and an untied output layer have at least 16 bits, since every token goes through them, unless the
-        lever `embedding_bits` is 8 or 4: then a table is packed as the kernel that the output layer reads.
+        The embedding and an untied output layer keep at least 16 bits, since every token goes through them. If the
+        lever `embedding_bits` is 8 or 4, they have that many bits, and the embedding is transposed to the output
+        layer's shape.
         """
         words = {name: frozen[name] for name in ("embedding", "head") if name in frozen}
         others = {name: part for name, part in frozen.items() if name not in words}
@@ -39,9 +40,9 @@ class Published(NextToken):
 
 
 class Blank(Published):
-    """The model before its weights are loaded: zeros in their stored form, which cost nothing.
+    """The model before its weights are loaded. Its weights are zeros in their storage format.
 
-    Random initial weights would first be float32: 18 GiB beside the state for a fully trained model of 3B.
+    Random initial weights would first be float32: 18 GiB beside the state for a fully trained model of 3B parameters.
     """
 
     def init(self, key: Array) -> Params:
@@ -52,12 +53,12 @@ class Blank(Published):
 
 
 def zeros_of(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns zeros in the tree, shapes and types of the function's result."""
+    """Returns zeros in the tree, shapes and types of the function's result, without its computation."""
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
 
 
 def tuned(model: Pretrained, spec: DocumentSpec, compute: Compute) -> Task:
-    """Returns the task of the published model, with adapters or fully trained."""
+    """Returns the training functions of the published model, with adapters or fully trained."""
     if not model.lora_rank:
         return Blank(model.shape, compute)
     adapter = model.adapter

@@ -1,4 +1,4 @@
-"""Uses of a tuned model: its loss, with that of the base model, and answers to a prompt. Imports JAX."""
+"""Evaluates a tuned model and its base model, and samples answers to prompts. Imports JAX."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +16,7 @@ from plimsoll.types import LossSum, TrainedRun
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the held-out documents; for adapters also `base_loss`, of the model without adapters."""
+    """Returns mean metrics over the held-out documents; with adapters also `base_loss`, the loss without them."""
     del request
     means = trained.means()
     recipe = trained.recipe
@@ -36,7 +36,7 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the request with the text after its prompt: an assistant's answer, if the run learned conversations.
+    """Returns the request with the sampled text, which is an assistant's answer if the run learned conversations.
 
     Args:
         trained: The run.
@@ -71,7 +71,8 @@ def sample(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(tokenizer: ChatTokenizer, text: str, *, conversation: bool) -> list[int]:
-    """Returns the ids of a prompt, in the form of the training records; if it is empty, those that begin a document."""
+    """Returns the token ids of a prompt, in the form of the training records; if it is empty, the id that begins a
+    document."""
     if conversation and text:
         return tokenizer.prompt_of([{"role": "user", "content": text}]).tolist()
     ids = tokenizer.encode([Example(text, None, False)])[0][0].tolist()[:-1]  # without the end-of-text id

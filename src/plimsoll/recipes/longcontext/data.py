@@ -1,4 +1,4 @@
-"""Packed text, which was tokenised once, as data of a run."""
+"""Training data of packed text, which `plimsoll prepare longcontext` has tokenised."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Packed(Data):
-    """Windows of packed text."""
+    """Windows of packed text (see `plimsoll prepare longcontext`)."""
 
     name = "packed"
     gives = TokenSpec
@@ -56,14 +56,14 @@ class Packed(Data):
 
     @property
     def vocab(self) -> int:
-        """Number of different tokens that a model has to know."""
+        """Vocabulary size of a model for this data."""
         if not self.data:
             return self.vocab_size or GPT2_VOCABULARY
         return model_rows(self.vocab_size, self.packed.vocab_size, name=self.data)
 
     @property
     def dtype(self) -> str:
-        """Type of the token ids; without data the smaller of uint16 and uint32 that holds them."""
+        """NumPy type of the token ids. Without data it is uint16 if that holds them, else uint32."""
         if self.data:
             return self.packed.dtype
         return "uint16" if self.vocab <= 2**16 else "uint32"
@@ -99,7 +99,7 @@ class Packed(Data):
         packed = self.packed
         windows = packed.windows(self.seq_len)
 
-        # Every run of text keeps its tokenizer.
+        # A run on text keeps a copy of its tokenizer.
         (reading.folder / TOKENIZER).write_bytes((packed.folder / TOKENIZER).read_bytes())
 
         description = (

@@ -2,9 +2,10 @@
 
     beta_t = gamma * (B x_t)        c_t = lambda * c_{t-1} + beta_t        y_t = sigmoid(W x_t) * (C c_t + D x_t)
 
-with lambda = exp(-exp(nu) + i theta), inside the unit disc for every nu, and gamma = sqrt(1 - |lambda|^2), which keeps
-states as large as their input. gamma follows from lambda and is not learned, so that the two cannot drift apart. C
-reads real and imaginary parts. Orvieto et al. 2023, "LRU", https://arxiv.org/abs/2303.06349, sections 3.3 and 3.4.
+x_t is the input, c_t the states, y_t the output. lambda = exp(-exp(nu) + i theta) is inside the unit disc for every nu,
+and gamma = sqrt(1 - |lambda|^2) keeps states as large as their input. gamma follows from lambda and is not learned, so
+that the two cannot drift apart. C reads the states' real and imaginary parts. Orvieto et al. 2023, "LRU",
+https://arxiv.org/abs/2303.06349, sections 3.3 and 3.4.
 
 States and their coefficients are float32 for every `precision` and `activations`: with 1 - |lambda| = 1e-4, bfloat16
 would round lambda to 1. A layer's memory does not grow with the distance that it looks back, and the model needs no
@@ -28,21 +29,21 @@ from plimsoll.recipes.longcontext.recurrence import Form, states
 from plimsoll.types import Compute
 
 SLOWER = 4.0
-"""Factor by which nu and theta are stored. It makes them learn at a quarter of the learning rate, because the length of
-a step of Adam does not depend on a parameter's scale."""
+"""Divisor of the weights nu and theta. It makes them learn at a quarter of the learning rate, because the length of a
+step of Adam does not depend on a parameter's scale."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 FORGETS_WITHIN = 1e-6, 20.0
-"""Bounds of exp(nu) = -log |lambda|, to which it is clipped. The lower one is near the resolution of float32; with the
-upper one a state is lost at once."""
+"""Bounds to which exp(nu) = -log |lambda| is clipped. The lower bound is near the resolution of float32; at the upper
+bound a state is lost at once."""
 
 State = Complex[Array, "batch states"]
 
 
 def eigenvalues(weights: dict, model: Eigen) -> tuple[Float[Array, " states"], Float[Array, " states"]]:
-    """Returns -log |lambda| and the phase in radians. nu and theta hold the difference from their initial values.
+    """Returns -log |lambda| and the phase in radians. Weights nu and theta hold differences from initial values.
 
-    A phase is learned in units of the share that its state forgets at a token, because turns add up over all tokens
-    that the state remembers. In radians, a step of Adam at 2e-3 would turn a part of the state 4,096 tokens old by 2.
+    A phase is learned in units of the share that its state forgets per token, because turns add up over all tokens that
+    the state remembers. In radians, a step of Adam at 2e-3 would turn a part of the state 4,096 tokens old by 2.
     """
 
     rate, phase = beginning(model)
@@ -65,13 +66,13 @@ def beginning(model: Eigen) -> tuple[Float64[np.ndarray, " states"], Float64[np.
 
 
 class Mixer:
-    """The recurrence between its two linear maps, and its gate."""
+    """The layer of the module's formulas: recurrence, linear maps before and after, and gate."""
 
     def __init__(self, model: Eigen, compute: Compute) -> None:
         self.model = model
         self.compute = compute
         self.form: Form = "steps" if compute.platform == "cpu" else "matmul"
-        """Way of computing states: on an accelerator, `steps` would wait for each position."""
+        """Algorithm of `recurrence.states`. On an accelerator, `steps` would be slow: a loop over positions."""
 
     def init(self, keys: Iterator[Array]) -> dict:
         width = self.model.width
@@ -121,18 +122,19 @@ class EigenBlock(Layer):
         return mixing | self.init_weights(keys, FEED_FORWARD)
 
     def __call__(self, weights: dict, x: Stream, places: Places) -> Stream:
-        """Returns the layer's output from a state of zero; only attention layers use `places`."""
+        """Returns the layer's output from a state of zero. `places` is unused, because only attention needs
+        positions."""
         return self.onward(weights, x, None)[0]
 
     def onward(self, weights: dict, x: Stream, before: State | None) -> tuple[Stream, State]:
-        """Returns the layer's output from the states before the first token, and the states after the last one."""
+        """Returns the layer's output from the states `before` the first token, and the states after the last token."""
         normed = self.normed(x, weights["mixer_norm"]["scale"])
         mixed, after = self.mixer(weights["mixer"], normed, before)
         return self.fed(weights, x + mixed), after
 
 
 class Group:
-    """Recurrent layers and one attention layer at their end: the stacked unit if `attention_every` is set."""
+    """Recurrent layers, then one attention layer. The decoder stacks such groups if `attention_every` is set."""
 
     def __init__(self, model: Eigen, shape: DecoderShape, compute: Compute) -> None:
         self.layers = model.attention_every

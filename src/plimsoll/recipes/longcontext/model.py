@@ -34,7 +34,7 @@ LEVERS = (
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns the means, and a table of the loss by position."""
+    """Returns the mean metrics, with the losses by position as a table."""
     assert isinstance(spec, TokenSpec)
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
     return rest | {BY_POSITION: by_position(metrics, spec.length)}

@@ -1,9 +1,9 @@
-"""Stretches of positions for the mean losses of a long sequence. Imports no JAX, because recipes use it."""
+"""Divides long sequences into stretches of positions, for mean losses. Imports no JAX, because recipes use it."""
 
 from collections.abc import Mapping
 
 BY_POSITION = "loss_by_position"
-"""Name of the table in the answer of `evaluate`."""
+"""Name of the table of losses in the answer of `plimsoll evaluate`."""
 MOST_STRETCHES = 10
 PREFIX = "loss_from_"
 """Prefix of the name of a stretch's metric; the stretch's first position follows."""
@@ -23,7 +23,7 @@ def stretches(length: int) -> dict[str, tuple[int, int]]:
 
 
 def by_position(metrics: Mapping[str, float], length: int) -> dict[str, float]:
-    """Returns the losses of the stretches in `metrics`, by names like "64 to 127"."""
+    """Returns the losses in `metrics`, by stretches like "64 to 127"."""
     return {
         f"{start} to {end - 1}": metrics[name] for name, (start, end) in stretches(length).items() if name in metrics
     }

@@ -19,8 +19,8 @@ class TextOptions(TextSet):
     out: str
     """New folder for the packed text. The same command continues an interrupted one."""
     workers: int | None = None
-    """Threads that encode text. By default one for each core. With --ray: blocks that are encoded on the cluster at a
-    time, in pairs."""
+    """Threads that encode text. By default one for each core. With --ray: cores of the cluster to use, each for two
+    blocks of text at a time."""
     ray: str | None = None
     """Ray cluster to encode on: its address, auto for the running one, or local to start one. By default text is
     encoded in this process."""
@@ -42,7 +42,7 @@ def make(options: TextOptions) -> dict[str, Any]:
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
-    """Returns the text that is printed about a finished folder."""
+    """Returns the text that `plimsoll prepare longcontext` prints."""
     rate = answer["tokens_per_second"]
     sizes = f"{answer['tokens']:,} tokens of {answer['documents']:,} documents, {format_bytes(answer['bytes'])}"
     if answer["finished_before"]:

@@ -2,12 +2,12 @@
 
 The sequence is cut in chunks. All chunks run side by side, each from a state of zero; then the state is carried from
 chunk to chunk, and its contribution to each position is added. `steps` goes through a chunk position by position and
-from chunk to chunk in a loop. `matmul` multiplies a chunk by a triangular matrix of powers, and carries by a parallel
-prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3): on an accelerator each turn of a loop would
-start some kernels.
+from chunk to chunk in a loop. `matmul` multiplies a chunk by a triangular matrix of powers of a, and carries states by
+a parallel prefix scan (Blelloch, 1990; Smith et al., "S5", 2208.04933, section 3): on an accelerator each iteration of
+a loop would start some kernels.
 
-The backward pass is the same recurrence from the end (`_backward`): it keeps only the states, and its gradients go
-through all chunks.
+The backward pass (`_backward`) is the same recurrence from the end. It keeps only the states, and gradients go through
+all chunks.
 """
 
 from typing import Literal
@@ -32,10 +32,10 @@ def _states(
         coefficient: a, the same at every position.
         inputs: x_t.
         initial: c_{-1}.
-        form: Way of computing, `steps` or `matmul`.
+        form: Algorithm, `steps` or `matmul`.
         chunk: Positions of a chunk; changes only the cost.
     """
-    # Chunks side by side: (chunk, batch, chunks, states).
+    # Chunks side by side: (positions of a chunk, batch, chunks, states).
     batch, length, width = inputs.shape
     chunk = min(chunk, length)
     missing = -length % chunk
@@ -43,7 +43,7 @@ def _states(
     padded = jnp.pad(inputs, ((0, 0), (0, missing), (0, 0)))
     cut = padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
 
-    # The states of each chunk from zero, and the factor at each position for the state before the chunk.
+    # `local`: each chunk's states from zero. `reach`: at each position, the factor of the state before the chunk.
     if form == "matmul":
         local, reach = _by_matmul(coefficient, cut)
         entering = _carried_by_scan(reach[-1], local[-1], initial)
@@ -65,8 +65,11 @@ def _forward(coefficient: Array, inputs: Array, initial: Array, form: Form, chun
 
 
 def _backward(form: Form, chunk: int, kept: tuple[Array, Array, Array], gradient: Array):
-    """Returns the gradients. That of c_t is its direct gradient plus a times that of c_{t+1}. (JAX's gradients of
-    complex numbers take no conjugates.)"""
+    """Returns the gradients of coefficient, inputs and initial state.
+
+    The gradient of c_t is its direct gradient plus a times the gradient of c_{t+1}. (JAX's gradients of complex numbers
+    take no conjugates.)
+    """
     coefficient, initial, result = kept
     back = _states(coefficient, jnp.flip(gradient, axis=1), jnp.zeros_like(initial), form, chunk)
     of_inputs = jnp.flip(back, axis=1)
@@ -103,7 +106,7 @@ def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
 
 
 def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
-    """Returns the state before each chunk, (batch, chunks, states), from the chunks' own last states."""
+    """Returns the state before each chunk, (batch, chunks, states), from `ends`: each chunk's last state from zero."""
 
     def to_next(state: Array, end: Array) -> tuple[Array, Array]:
         return reach[0] * state + end, state
@@ -113,7 +116,7 @@ def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
 
 
 def _carried_by_scan(reach: Array, ends: Array, initial: Array) -> Array:
-    """Returns the state before each chunk, by a parallel prefix scan."""
+    """Returns the result of `_carried_in_steps`, by a parallel prefix scan."""
 
     def joined(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
         return first[0] * second[0], second[0] * first[1] + second[1]

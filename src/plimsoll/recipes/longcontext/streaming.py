@@ -1,7 +1,7 @@
-"""Sampling from a model of recurrences, a token at a time, from its memory: the cost of a token does not grow.
+"""Samples from a model of recurrences, a token at a time. The cost of a token does not grow with the text.
 
-The memory of a recurrence is its states; that of an attention layer, the keys and values of the last `window` tokens
-(as many as a training window, if the layer attends to all earlier tokens).
+The memory of a recurrence is its states. The memory of an attention layer is the keys and values of the latest `window`
+tokens (as many as a training window, if the layer attends to all earlier tokens).
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,8 +49,10 @@ class Stream:
     def hidden(
         self, params: dict, memory: Memory, ids: Int[Array, "batch length"]
     ) -> tuple[Float[Array, "batch length width"], Memory]:
-        """Applies the model to the tokens after those in memory. Returns hidden states, as `Decoder.hidden` does, and
-        the new memory."""
+        """Applies the model to the tokens `ids` after those in memory.
+
+        Returns their hidden states, as `Decoder.hidden` does, and the new memory.
+        """
         position = memory["position"]
         stacked = self.decoder.stacked
 
@@ -73,7 +75,7 @@ class Stream:
     def _attended(
         self, block: Block, weights: dict, x: Array, before: dict[str, Array], position: Array
     ) -> tuple[Array, Any]:
-        """Returns the attention layer's output for the tokens after those in memory, and its new memory."""
+        """Returns the attention layer's output for the new tokens `x`, and its new memory."""
         new = jnp.arange(x.shape[1], dtype=jnp.int32)
         places = Places(rotary_angles(position + new, self.shape.head_width, self.shape.rotary))
         projected = block.projected(weights, x, places)

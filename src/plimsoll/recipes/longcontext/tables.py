@@ -18,7 +18,7 @@ def positions_table(losses: Mapping[str, float]) -> str:
     """Returns a table of the loss by position.
 
     Args:
-        losses: Nats by stretch of positions, like "64 to 127", in order.
+        losses: Nats per token by stretch of positions, like "64 to 127", in order.
     """
     rows = [("positions", "nats", "change")]
     before = None

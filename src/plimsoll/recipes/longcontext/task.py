@@ -1,4 +1,4 @@
-"""Task of next-token prediction in long windows, by linear recurrences (recipes/longcontext/eigen.py)."""
+"""Training functions of next-token prediction in long windows, by linear recurrences (recipes/longcontext/eigen.py)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -13,7 +13,7 @@ from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class LongTokens(NextToken):
-    """A `Task` with the batches of `NextToken`. An evaluation reports the loss by position."""
+    """`types.Task` with the batches of `NextToken`. An evaluation reports the loss by position."""
 
     def __init__(self, model: Eigen, spec: TokenSpec, compute: Compute) -> None:
         self.model = model
@@ -24,7 +24,8 @@ class LongTokens(NextToken):
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns the loss, and in an evaluation metrics like `loss_from_64`, over the stretch from that position."""
+        """Returns the loss, and in an evaluation metrics like `loss_from_64`: the loss over the stretch from position
+        64 on."""
         batch = pairs(batch)
         if train:
             return super().loss(params, carry, batch, keys, train=train)

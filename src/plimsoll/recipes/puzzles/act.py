@@ -1,9 +1,8 @@
-"""The Tiny Recursive Model as a task: puzzles stay in their slot until they halt, one supervision step at a time.
+"""Training functions of the Tiny Recursive Model: each slot of the batch keeps its puzzle until the model halts.
 
-An optimizer step is one supervision step of every slot. A slot that has halted takes the next example of the batch and
-starts from the initial latents; the others keep their latents, and their examples of the batch are not used. The
-content of the slots is the carry, a part of the training state. An evaluation takes `halt_max_steps` steps of every
-puzzle within one call.
+An optimizer step is one supervision step of every slot. A slot that has halted takes the batch's example at its index
+and starts from the initial latents. The others keep their latents and ignore their new examples. The slots' content is
+the carry, a part of the training state. An evaluation takes `halt_max_steps` steps of every puzzle in one call.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from plimsoll.recipes.specs import PuzzleSpec
 from plimsoll.types import COUNTED, IGNORED_LABEL, Batch, Compute, LossSum, Metrics, Params
 
 PUZZLES = "puzzles"
-"""Name of the table of puzzles."""
+"""Name of the table of puzzle embeddings."""
 DATA = ("inputs", "labels", "puzzle_identifiers")
 LEAST_DELAYED = 2
-"""Smallest number of steps that an exploring slot may be assigned."""
+"""Smallest number of steps that exploration may require of a puzzle before it halts."""
 
 Carry = dict[str, Array]
 
 
 class Answers(NamedTuple):
-    """Predictions for a batch; those of every step have an axis of steps in front."""
+    """Predictions for a batch. With all supervision steps, the first axis is steps."""
 
     tokens: Int[Array, "*steps batch length"]
     """Most likely tokens, int32."""
@@ -44,10 +43,10 @@ class Answers(NamedTuple):
 
 
 class RecursiveSolver:
-    """`Task` with a carry and a table (`types.Carries`, `types.ReadsTables`).
+    """`types.Task` for puzzles, with a carry (`types.Carries`) and a table of puzzle embeddings (`types.ReadsTables`).
 
-    Batches: `inputs`, `labels` int32 of (batch, length), with IGNORED_LABEL where there is no label, and
-    `puzzle_identifiers` int32 of (batch,).
+    Batches: int32 arrays `inputs` and `labels` (batch, length), and `puzzle_identifiers` (batch,). A position without a
+    label has IGNORED_LABEL.
     """
 
     def __init__(self, model: Trm, spec: PuzzleSpec, compute: Compute) -> None:
@@ -58,7 +57,7 @@ class RecursiveSolver:
     def init(self, key: Array) -> Params:
         """Returns initial parameters.
 
-        The two initial latents are random and never trained; the table of puzzles is zero.
+        The two initial latents are random and never trained; puzzle embeddings are zero.
         """
         weights, high, low = jax.random.split(key, 3)
         d = self.model.width
@@ -69,7 +68,7 @@ class RecursiveSolver:
         }
 
     def start(self, examples: int) -> Carry:
-        """Returns the initial carry: slots that have all halted, so that the first step fills them."""
+        """Returns the initial carry. All slots have halted, so that the first step fills them."""
         length = self.spec.length
         latent = jnp.zeros((examples, self.network.positions, self.model.width))
         return {
@@ -83,7 +82,7 @@ class RecursiveSolver:
         }
 
     def rows(self, carry: Carry | None, batch: Batch) -> dict[str, Int[Array, " batch"]]:
-        """Returns, for each table, the row that each slot reads in its next step."""
+        """Returns the row index of each slot's puzzle embedding in its next step, by table name."""
         identifiers = batch["puzzle_identifiers"]
         if carry is not None:
             identifiers = jnp.where(carry["halted"], identifiers, carry["puzzle_identifiers"])
@@ -94,8 +93,8 @@ class RecursiveSolver:
     ) -> tuple[LossSum, Carry | None, Metrics]:
         """Returns the loss summed over slots, the next carry, and metrics.
 
-        Metrics are over the slots that halted in this step, with a weight of 0 if none did. `params["rows"]` holds the
-        rows that `rows` names, if they were gathered before. Without a carry all slots are empty.
+        Accuracies and step counts are over the slots that halt in this step, with a weight of 0 if none does.
+        `params["rows"]` may hold the embeddings of `rows`. If `carry` is None, all slots are empty.
         """
         if not train:
             loss, metrics, _ = self.evaluated(params, batch, carry)
@@ -112,9 +111,9 @@ class RecursiveSolver:
         return loss, jax.lax.stop_gradient(after), metrics
 
     def evaluated(self, params: Params, batch: Batch, carry: Carry | None = None) -> tuple[LossSum, Metrics, Answers]:
-        """Returns the loss and the metrics of an evaluation, summed over examples that are counted.
+        """Returns loss, metrics and answers of an evaluation, in which every puzzle takes all steps.
 
-        The third value is the answers after the last step: every puzzle takes all steps.
+        Loss and metrics are sums without the batch's padding examples (`types.COUNTED`).
         """
         state, x = self._filled(params, batch, carry)
         weights = params["trainable"]
@@ -130,7 +129,7 @@ class RecursiveSolver:
         return loss, metrics, Answers.likeliest(logits, q)
 
     def every_step(self, params: Params, batch: Batch) -> Answers:
-        """Returns the answers after each step, (steps, batch, ...), as `evaluated` takes them."""
+        """Returns the answers after each step of an evaluation, with leading axes (steps, batch)."""
         state, x = self._filled(params, batch, None)
         weights = params["trainable"]
 
@@ -141,8 +140,8 @@ class RecursiveSolver:
         return jax.lax.scan(step, (state["high"], state["low"]), length=self.model.halt_max_steps)[1]
 
     def _filled(self, params: Params, batch: Batch, carry: Carry | None) -> tuple[Carry, Array]:
-        """Returns the carry with the batch's examples in the slots that have halted, at their first step, and the input
-        that each update of the low latent adds."""
+        """Returns the carry, with the batch's examples in the slots that have halted, and the embedded puzzles of all
+        slots."""
         slots = self.start(len(batch["labels"])) if carry is None else carry
         if "rows" in params:
             rows = params["rows"][PUZZLES]
@@ -159,7 +158,8 @@ class RecursiveSolver:
         return state, self.network.embedded(params["trainable"], state["inputs"], rows)
 
     def _halts(self, q: Float[Array, " batch"], steps: Int[Array, " batch"], keys: Array) -> Bool[Array, " batch"]:
-        """Returns True for slots that halt after this step. Exploration may delay it, but not beyond the last step."""
+        """Returns True for slots that halt after this step. Exploration may delay a halt, but not beyond the last
+        step."""
         most = self.model.halt_max_steps
         wants = (q > 0) | (steps >= most)
 

@@ -1,8 +1,8 @@
-"""`plimsoll prepare arc`: tasks with their augmentations, in the format of Tiny Recursive Models.
+"""`plimsoll prepare arc`: ARC tasks with augmentations, in the data format of Tiny Recursive Models.
 
-The train split has the demonstration pairs of every task, of the test subset too: from them the model learns the
-embedding of a task's identifier. The test pairs of the test subset are the test split; other test pairs are trained on.
-Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+The train split has the demonstration pairs of every task: from them the model learns the embedding of each task's
+identifier, even in the test subset. The test split has the test pairs of the test subset; other test pairs are trained
+on. Format and augmentation: build_arc_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
 from collections import Counter
@@ -28,11 +28,12 @@ from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.writer import BLANK, Group, Split, write_puzzles
 
 TRIES = 5
-"""Most random draws per requested augmentation: a task with few colours or much symmetry has few different ones."""
+"""Most random draws per requested augmentation: a task with few colours or much symmetry has few different
+augmentations."""
 UNKNOWN = np.zeros((1, 1), np.uint8)
-"""Stands for an unknown answer of a test pair, as in the published builder."""
+"""Grid that replaces an unpublished answer of a test pair, as in build_arc_dataset.py."""
 _TASK = 41
-"""Number of the random streams of a seed, one for each task."""
+"""Constant in the seed of each task's random generator, beside --seed and the task's index."""
 
 
 def make(options: ArcOptions) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def make(options: ArcOptions) -> dict[str, Any]:
             " with --subsets"
         )
 
-    # Identifiers are numbered while groups are made.
+    # `_groups` appends to this list while `write_puzzles` reads the groups.
     identifiers = [BLANK]
     sizes = write_puzzles(
         options,
@@ -62,7 +63,7 @@ def make(options: ArcOptions) -> dict[str, Any]:
 
 
 def _read(options: ArcOptions) -> tuple[dict[str, list[Task]], str]:
-    """Reads and checks the tasks of each chosen subset. Returns them, and the name of the test subset."""
+    """Returns the checked tasks of each chosen subset, and the name of the test subset."""
     source = Path(options.source).expanduser()
     subsets = find_subsets(source)
     names = options.subsets or tuple(subsets)
@@ -77,7 +78,7 @@ def _read(options: ArcOptions) -> tuple[dict[str, list[Task]], str]:
 
 
 def _groups(options: ArcOptions, tasks: list[Task], tested: Collection[str], identifiers: list[str]) -> Iterator[Group]:
-    """Yields the groups of each task, and adds the names of its puzzles to `identifiers`."""
+    """Yields each task's groups of puzzles for both splits, and appends the puzzles' names to `identifiers`."""
     for number, task in enumerate(tasks):
         random = np.random.default_rng([options.seed, _TASK, number])
         augmentations = unique_augmentations(task, options.num_aug, random)
@@ -107,7 +108,7 @@ def unique_augmentations(task: Task, count: int, random: np.random.Generator) ->
 
 
 def _mark(task: Task, by: Augmentation) -> tuple[bytes, ...]:
-    """Returns the sorted pairs of an augmentation, which distinguish it from the task's others."""
+    """Returns the augmented pairs as sorted bytes, which are equal for augmentations with the same grids."""
     pairs = task.train + task.known
     return tuple(sorted(key_of(by.applied(question)) + key_of(by.applied(answer)) for question, answer in pairs))
 
@@ -119,9 +120,10 @@ def _group(
     identifiers: np.ndarray,
     random: np.random.Generator | None,
 ) -> Group:
-    """Returns the puzzles of a task.
+    """Returns a task's group of puzzles, one per augmentation.
 
-    With `random`, all pairs of a puzzle except one are put at random places of the canvas; other pairs at its corner.
+    With `random`, all pairs of a puzzle except one are at random places of the canvas; others are at its upper left
+    corner.
     """
     inputs = []
     labels = []

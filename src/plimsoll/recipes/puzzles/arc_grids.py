@@ -1,8 +1,9 @@
-"""Conversion of ARC grids to a canvas of 30x30 tokens and back, and puzzle names that hold the augmentation.
+"""Converts ARC grids to canvases of 30x30 tokens and back, and puzzle names to augmentations and back.
 
 Token 0 is padding, 1 the edge, 2 to 11 the colours 0 to 9. The edge fills the row just below and the column just to the
-right of the grid, if they are inside the canvas. A name is `task|||t<symmetry>|||<10 digits>`: the symmetry of the
-square, and the new colour of each colour. All are those of Tiny Recursive Models (build_arc_dataset.py).
+right of the grid, if they are inside the canvas. A puzzle's name is `task|||t<symmetry>|||<10 digits>`: the number of a
+symmetry, and the new colours of colours 0 to 9. Tokens and names are those of Tiny Recursive Models
+(build_arc_dataset.py).
 """
 
 from typing import NamedTuple
@@ -17,12 +18,12 @@ EDGE, FIRST_COLOUR = 1, 2
 VOCABULARY = FIRST_COLOUR + COLOURS
 SEPARATOR = "|||"
 SYMMETRIES = 8
-"""Number of symmetries of a square: 0 is the identity, 1 to 3 are that many quarter turns (NumPy's direction), 4
+"""Number of symmetries of a square: number 0 is the identity, 1 to 3 are that many quarter turns (as `np.rot90`), 4
 mirrors left and right, 5 mirrors up and down, 6 transposes, 7 is a quarter turn and then a left-right mirror."""
 INVERSE = (0, 3, 2, 1, 4, 5, 6, 7)
-"""Number of the inverse of each symmetry."""
+"""Number of each symmetry's inverse."""
 _FORMS = ((0, None), (1, None), (2, None), (3, None), (0, -1), (0, -2), (1, -2), (1, -1))
-"""Quarter turns of each symmetry, and the axis that is mirrored after them."""
+"""Quarter turns of each symmetry, and the axis that is mirrored after them, if any."""
 
 Grid = UInt8[np.ndarray, "rows cols"]
 Key = bytes
@@ -30,14 +31,14 @@ Key = bytes
 
 
 def dihedral(grid: Shaped[np.ndarray, "*more rows cols"], which: int) -> Shaped[np.ndarray, "*more rows2 cols2"]:
-    """Returns a view of the last two axes under symmetry `which`, 0 to 7."""
+    """Returns a view of grids (the last two axes) under the symmetry numbered `which`, 0 to 7."""
     turns, mirrored = _FORMS[which]
     turned = np.rot90(grid, turns, axes=(-2, -1))
     return turned if mirrored is None else np.flip(turned, mirrored)
 
 
 def key_of(grid: Grid) -> Key:
-    """Returns the key of a grid; equal grids have equal ones."""
+    """Returns the key of a grid. Equal grids have equal keys."""
     return bytes(grid.shape) + grid.tobytes()
 
 
@@ -53,9 +54,9 @@ def placed(grid: Grid, row: int = 0, col: int = 0) -> UInt8[np.ndarray, " tokens
 
 
 def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
-    """Returns the largest rectangle of colours at the upper left corner of the canvas.
+    """Returns the grid on a canvas: the largest rectangle of colours at the upper left corner.
 
-    The grid is empty if there is none. Of equally large rectangles it is the one with the fewest rows.
+    Without colours there, the grid is empty. Of equally large rectangles it is the one with the fewest rows.
     """
     canvas = np.asarray(tokens).reshape(CANVAS, CANVAS)
     coloured = (canvas >= FIRST_COLOUR) & (canvas < VOCABULARY)
@@ -68,7 +69,7 @@ def cropped(tokens: Int[np.ndarray, " tokens"]) -> Grid:
 class Augmentation(NamedTuple):
     symmetry: int
     colours: UInt8[np.ndarray, " colours"]
-    """New colour of each of the ten; colour 0 stays."""
+    """New colour of each of the ten colours; colour 0 stays 0."""
 
     def applied(self, grid: Grid) -> Grid:
         return dihedral(self.colours[grid], self.symmetry)
@@ -84,7 +85,7 @@ NOTHING = Augmentation(0, np.arange(COLOURS, dtype=np.uint8))
 
 
 def random_augmentation(random: np.random.Generator) -> Augmentation:
-    """Returns a symmetry and an order of the colours, all equally likely."""
+    """Returns a random symmetry and a random order of colours 1 to 9, all equally likely."""
     colours = np.arange(COLOURS, dtype=np.uint8)
     symmetry = int(random.integers(SYMMETRIES))
     colours[1:] = random.permutation(colours[1:])
@@ -92,7 +93,7 @@ def random_augmentation(random: np.random.Generator) -> Augmentation:
 
 
 def read_name(name: str) -> tuple[str, Augmentation]:
-    """Returns the task of a puzzle's name, and the augmentation."""
+    """Returns the task's name and the augmentation in a puzzle's name."""
     parts = name.rsplit(SEPARATOR, 2)
     if len(parts) < 3:
         return name, NOTHING

@@ -1,8 +1,8 @@
-"""ARC tasks in their published forms: the Kaggle form, or a JSON file per task. Every grid is checked.
+"""Reads ARC tasks in Kaggle's form, or from one JSON file per task, and checks every grid.
 
-Kaggle: `PREFIX_SUBSET_challenges.json` maps names to tasks, and `PREFIX_SUBSET_solutions.json` names to the outputs of
-their test pairs. Otherwise there is a folder per subset, or one folder of tasks. A task is `{"train": pairs, "test":
-pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 0 to 9.
+Kaggle: `PREFIX_SUBSET_challenges.json` maps names to tasks, and `PREFIX_SUBSET_solutions.json` maps names to the
+outputs of the test pairs. Otherwise there is a folder per subset, or one folder of tasks. A task is `{"train": pairs,
+"test": pairs}`, a pair `{"input": rows, "output": rows}`, a row a list of colours from 0 to 9.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Task:
 
 
 def find_subsets(source: Path) -> dict[str, list[Path]]:
-    """Returns the files of each subset: one file in the Kaggle form, else one per task."""
+    """Returns the JSON files of each subset: one in Kaggle's form, else one per task."""
     kaggle = sorted(source.glob(f"*{CHALLENGES}.json"))
     subsets = {path.stem.removesuffix(CHALLENGES).rsplit("_", 1)[-1]: [path] for path in kaggle}
     if not kaggle:
@@ -71,7 +71,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _task(name: str, content: Any, outputs: list | None, place: str) -> Task:
-    """Returns a task; `outputs` are those of its test pairs, if another file holds them."""
+    """Returns a task. `outputs` holds its test pairs' outputs if they are in another file, else None."""
     try:
         tests = content["test"]
         if outputs is not None:

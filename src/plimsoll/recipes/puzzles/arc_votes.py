@@ -1,8 +1,8 @@
-"""Evaluating a run of ARC: the augmentations of every test input vote for its answer, in the same pass over the set.
+"""Evaluates a run on ARC: predictions for the augmentations of a test input vote for its answer.
 
-This module imports JAX. Every augmentation votes for its predicted grid, with the augmentation undone. Candidates are
-ranked by votes, then by their mean probability of being right; a task's score at K is the share of its test inputs
-whose answer is among the first K. Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts
+This module imports JAX. Each prediction votes for its grid, with the augmentation undone. Candidate grids are ranked by
+votes, then by mean probability of being right. A task's score at K is the share of its test inputs whose answer is
+among the first K candidates. Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts
 (https://arcprize.org).
 """
 
@@ -25,14 +25,13 @@ from plimsoll.types import COUNTED, Batch, LossSum, Metrics, Params, TrainedRun
 
 PASS_AT = (1, 2, 5, 10, 100, 1000)
 ATTEMPTS = 2
-"""Attempts of a submission per test input."""
+"""Number of attempts per test input in a submission."""
 
 
 def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the means over the test split.
+    """Returns the mean metrics over the test split.
 
-    For a data set of ARC it adds the result of the votes: `pass@K` if answers are known, the number of tasks, and the
-    submission.
+    For an ARC data set they include `pass@K` if answers are known, the number of tasks, and the submission.
     """
     data: PuzzleFolder = trained.recipe.data
     if not data.arc_tasks.is_file():
@@ -69,15 +68,15 @@ class Candidate(NamedTuple):
     grid: Grid
     votes: int
     probability: float
-    """Mean, over its votes, of the sigmoid of the halting logit: the predicted probability that the answer is right."""
+    """Predicted probability that the grid is right: mean, over its votes, of the sigmoid of the halting logit."""
 
 
 class Votes:
-    """Votes from any number of batches."""
+    """Votes for the answers to test inputs, from any number of batches."""
 
     def __init__(self) -> None:
         self._probabilities: dict[tuple[str, Key], dict[Key, list[float]]] = defaultdict(lambda: defaultdict(list))
-        """Probability of each vote, by task and input, and by predicted grid."""
+        """Probability of each vote, by task and test input, then by predicted grid."""
         self._grids: dict[Key, Grid] = {}
 
     def add(
@@ -87,9 +86,9 @@ class Votes:
         predicted: Int[np.ndarray, "batch tokens"],
         halt_logits: Float[np.ndarray, " batch"],
     ) -> None:
-        """Adds the predictions of a batch, without padding rows.
+        """Adds a vote for each prediction of a batch without padding examples.
 
-        `names` holds the name of each row's identifier, which includes the augmentation.
+        `names` holds the examples' puzzle names, which include the augmentation.
         """
         probabilities = 1 / (1 + np.exp(-np.asarray(halt_logits, np.float64)))
         for name, tokens, answer, probability in zip(names, inputs, predicted, probabilities.tolist(), strict=True):
@@ -101,9 +100,9 @@ class Votes:
             self._probabilities[task, key_of(question)][key].append(probability)
 
     def ranked(self, task: str, question: Grid) -> list[Candidate]:
-        """Returns the candidates, best first; none if there are no votes.
+        """Returns the candidates for a test input, best first; none if there are no votes.
 
-        Among equals the one that was predicted first comes first.
+        Ties are in the order of their first votes.
         """
         candidates = [
             Candidate(self._grids[key], len(probabilities), sum(probabilities) / len(probabilities))
@@ -113,15 +112,15 @@ class Votes:
 
 
 Submission = dict[str, list[dict[str, list[list[int]]]]]
-"""Two attempts, `attempt_1` and `attempt_2`, of each test input, by task: the form of the competition."""
+"""Answers in the competition's format: for each task, `attempt_1` and `attempt_2` of each test input."""
 
 
 def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Submission]:
-    """Returns, for each K, the mean over tasks of the share of test inputs whose answer is among the first K, and the
-    submission.
+    """Returns pass@K for each K of PASS_AT, and the submission.
 
-    Tasks with unknown answers are not scored; if no task is scored there is no share. `tasks` maps names to
-    `{"test": [{"input": ..., "output": ...}]}`, as in test_puzzles.json.
+    pass@K is the mean over tasks of the share of test inputs whose answer is among the first K candidates. Tasks with
+    unknown answers do not count; if none counts it is missing. `tasks` maps names to `{"test": [{"input": ...,
+    "output": ...}]}`, as in test_puzzles.json.
     """
     solved = dict.fromkeys(PASS_AT, 0.0)
     known = 0
@@ -144,6 +143,6 @@ def scored(votes: Votes, tasks: Mapping[str, Any]) -> tuple[dict[int, float], Su
 
 
 def _attempts(ranking: list[Candidate]) -> dict[str, list[list[int]]]:
-    """Returns the best two candidates as attempts: the last one twice if there is one, black cells if there is none."""
+    """Returns the two best grids as attempts. A single grid fills both; without any, both are one black cell."""
     grids = [candidate.grid.tolist() for candidate in ranking if candidate.grid.size] or [[[0]]]
     return {f"attempt_{number + 1}": grids[min(number, len(grids) - 1)] for number in range(ATTEMPTS)}

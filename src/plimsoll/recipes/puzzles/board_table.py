@@ -1,7 +1,7 @@
-"""Boards of a CSV file in the form `source,question,answer,rating`, and the choice of training and test boards.
+"""Reads boards from CSV files in the form `source,question,answer,rating`, and chooses training and test boards.
 
-The file is local, or in a data set on the hub. Its rows are streamed as often as they are needed, and not kept in
-memory: a published table has 3.8 million rows.
+The files are local, or in a data set on the Hugging Face hub. Rows are streamed as often as they are needed, and not
+kept in memory: a published table has 3.8 million rows.
 """
 
 import csv
@@ -24,14 +24,14 @@ Board = UInt8[np.ndarray, "side side"]
 Boards = UInt8[np.ndarray, "boards side side"]
 Which = Bool[np.ndarray, " boards"]
 Marks = UInt64[np.ndarray, " boards"]
-"""Eight bytes of each board. Two boards with the same mark are in the same split."""
+"""64-bit hash of each board. Boards with equal hashes never are in different splits."""
 
 TOGETHER = 4096
 """Number of rows that are read at a time."""
 
 
 class BoardTable:
-    """Questions and answers of a table, each checked when it is read."""
+    """Questions and answers in CSV files, each checked when it is read."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class BoardTable:
 
         Args:
             source: A CSV file, a folder with train.csv and perhaps test.csv, or the id of a data set on the hub.
-            side: Rows of a board.
-            codes: Code of each character that boards are written with.
-            are_solved: Returns True for each question that its answer solves.
+            side: Number of rows of a board.
+            codes: Number for each character of a board.
+            are_solved: Function of questions and answers that returns True for each answer that solves its question.
         """
         self.files = _files(source)
         self.side = side
@@ -73,7 +73,7 @@ class BoardTable:
             raise DataError(f"{path} is no CSV file that can be read ({problem}). Save it as text in UTF-8") from None
 
     def _boards_of(self, rows: list[dict[str, str]], path: Path, first: int) -> tuple[Boards, Boards]:
-        """Returns questions and answers of rows; `first` is the number of the first row."""
+        """Returns questions and answers of CSV rows. `first` is the first row's number for error messages."""
         questions, answers = (
             np.stack([self._board(row[column], f"{path}, row {number:,}") for number, row in enumerate(rows, first)])
             for column in ("question", "answer")
@@ -98,7 +98,7 @@ class BoardTable:
         return np.frombuffer(codes, np.uint8).reshape(self.side, self.side)
 
     def chosen(self, split: Split, which: Which) -> Iterator[tuple[Board, Board]]:
-        """Yields question and answer of each of the rows that `which` marks."""
+        """Yields question and answer of each row for which the mask `which` is True."""
         first = 0
         for questions, answers in self.boards(split):
             chosen = which[first : first + len(questions)]
@@ -123,7 +123,7 @@ def _files(source: str) -> dict[Split, Path]:
             " sapientinc/sudoku-extreme"
         )
 
-    # Plain files, because a reader that guesses types would take an answer of 81 digits for a number.
+    # Plain files, because a reader that infers types would parse an answer of 81 digits as a number.
     import huggingface_hub
 
     try:
@@ -140,7 +140,7 @@ def _files(source: str) -> dict[Split, Path]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Rows for training and for testing."""
+    """Masks of the rows for training and for testing."""
 
     to_train: Which
     """True for rows of the train split to train on."""
@@ -148,7 +148,7 @@ class Choice:
     """True for rows of `test_split` to test on."""
     test_split: Split
     held_out: Marks
-    """Marks of the test boards: no training row has one of them."""
+    """Hashes of held-out boards. No training row has one of them."""
 
     @property
     def count(self) -> int:
@@ -168,10 +168,10 @@ def choose(
 
     Args:
         table: Table with a train split, and perhaps a test split.
-        mark: Returns the marks of questions and answers.
+        mark: Function that returns the hashes of questions and answers.
         train_size: Rows to train on, at most.
-        test_size: Rows to test on; marks, if the table has no test split. Default: that split, or a tenth of the
-            marks, and at most 1,000.
+        test_size: Rows of the test split to test on; without a test split, hashes to hold out. Default: the whole
+            split, or a tenth of the hashes and at most 1,000.
         random: Source of random numbers.
     """
     marks = {
@@ -179,7 +179,7 @@ def choose(
         for split in table.files
     }
 
-    # Bounds: without a test split, at least one mark is left for training.
+    # Bounds of the test size. Without a test split, at least one hash is left for training.
     has_test = "test" in marks
     known = marks["test"] if has_test else np.unique(marks["train"])
     most = len(known) if has_test else len(known) - 1
@@ -191,7 +191,7 @@ def choose(
             f" {most:,}: set --test-size, or add rows (a tenth of a table without a test.csv is held out)"
         )
 
-    # Test rows, then training rows.
+    # Test rows come first: no training row may have their hashes.
     if has_test:
         held_out = known
         to_test = _some(np.ones(len(known), bool), count, random)
@@ -203,13 +203,13 @@ def choose(
 
 
 def _some(among: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """Returns a mask of `count` of the rows `among`, at random, or of all if there are fewer."""
+    """Returns a mask of `count` random rows of the mask `among`, or of all if there are fewer."""
     chosen = np.zeros(len(among), bool)
     chosen[random.permutation(np.flatnonzero(among))[:count]] = True
     return chosen
 
 
 def fingerprints(boards: Boards) -> Marks:
-    """Returns eight bytes per board; two of a million boards share them with a probability below 10^-7."""
+    """Returns a 64-bit hash per board. Two of a million boards have equal hashes with a probability below 10^-7."""
     flat = boards.reshape(len(boards), -1).astype(np.uint64)
     return flat @ np.random.default_rng(0).integers(0, 2**64, flat.shape[1], np.uint64)

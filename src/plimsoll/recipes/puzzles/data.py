@@ -39,7 +39,7 @@ class PuzzleFolder(Data):
     vocab_size: PositiveCount = 11
     """Number of different tokens in the data set."""
     identifiers: PositiveCount = 1
-    """Most rows of the table of puzzle embeddings. A data set with fewer puzzle identifiers has a smaller table."""
+    """Most puzzle identifiers in the data set. A data set with fewer has a smaller table of puzzle embeddings."""
     validation_examples: NonNegativeCount | None = None
     """Examples of the test split to evaluate on while training, from its beginning. By default all."""
     eval_interval: PositiveCount = 5_000
@@ -64,7 +64,7 @@ class PuzzleFolder(Data):
 
     @property
     def arc_tasks(self) -> Path:
-        """File of an ARC data set with the published tasks; other data sets have no such file."""
+        """Path of the published tasks in an ARC data set. Other data sets have no such file."""
         return Path(self.data) / "test_puzzles.json"
 
     def _opened(self, split: Literal["train", "test"]) -> PuzzleSet:
@@ -96,7 +96,7 @@ class PuzzleFolder(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of reader, data set and batches; without data, those of reader and batches."""
+        """Returns the host memory of reader, data set and batches; without --data, of reader and batches."""
         held = self.training_set.held_bytes() if self.data else 0
         return HostMemory(bytes=READER_BYTES + held + self.in_flight(reading, prefetch))
 
@@ -139,10 +139,11 @@ class PuzzleFolder(Data):
         )
 
     def _batches_of(self, epochs: float, batch: int) -> int:
-        """Returns the batches of `epochs`: exact if all puzzles have equally many examples, else the expected number.
+        """Returns the number of batches in `epochs`: exact if all puzzles have equally many examples, else its
+        expectation.
 
-        For a complete run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in
-        batches of 768.
+        For a complete run it is the published number of steps: 65,104 for 50,000 epochs of 1,000 groups in batches of
+        768.
         """
         training = self.training_set
         return int(epochs * training.groups * training.mean_puzzle_examples / batch)

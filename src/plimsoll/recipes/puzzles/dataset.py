@@ -1,13 +1,13 @@
-"""A data set of puzzles in the published on-disk format.
+"""Data sets of puzzles in the on-disk format of Tiny Recursive Models.
 
-`FOLDER/{train,test}/dataset.json` has the sizes; `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
-example, `all__puzzle_identifiers.npy` a number per puzzle, `all__puzzle_indices.npy` the first example of each puzzle
-and, last, the number of examples, `all__group_indices.npy` likewise the first puzzle of each group.
-`FOLDER/identifiers.json` lists the name of each identifier.
+`FOLDER/{train,test}/dataset.json` has the sizes. `all__inputs.npy` and `all__labels.npy` hold a row of tokens per
+example. `all__puzzle_identifiers.npy` holds a number per puzzle. `all__puzzle_indices.npy` holds the index of each
+puzzle's first example and, at the end, the number of examples; `all__group_indices.npy` likewise the first puzzle of
+each group. `FOLDER/identifiers.json` lists the name of each identifier.
 
 An example is one input with its label; a puzzle is one augmentation, with all its examples; a group is one original
-puzzle with all its augmentations. The format is that of Tiny Recursive Models, https://arxiv.org/abs/2510.04871
-(puzzle_dataset.py), so that sets made for it load.
+puzzle with all its augmentations. Data sets made for the published code load, too: https://arxiv.org/abs/2510.04871
+(puzzle_dataset.py).
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ PADDING = 0
 
 
 class PuzzleSet:
-    """Split of a data set. Offsets and identifiers stay in memory (`held_bytes`); examples are read on demand."""
+    """One split of a data set. Offsets and identifiers stay in memory (`held_bytes`); examples are read on demand."""
 
     def __init__(self, folder: Path | str, split: Literal["train", "test"]) -> None:
         self.folder = Path(folder).expanduser()
@@ -46,7 +46,7 @@ class PuzzleSet:
             self.seq_len = int(sizes["seq_len"])
             self.vocab_size = int(sizes["vocab_size"])
             self.identifiers = int(sizes["num_puzzle_identifiers"])
-            """Number of identifiers, with the blank one: rows of an embedding table."""
+            """Number of puzzle identifiers, including the blank one: rows of the table of puzzle embeddings."""
         except (LookupError, TypeError, ValueError) as problem:
             raise DataError(
                 f"{sizes_path} does not describe a data set of puzzles ({problem!r}): prepare the data set again"
@@ -58,20 +58,21 @@ class PuzzleSet:
         self.labels = TokenTable(inside / f"all__{LABELS}.npy", **tokens)
         self.examples = len(self.inputs)
 
-        # Puzzles of examples, and groups of puzzles.
+        # Boundaries of puzzles and of groups.
         self.puzzle_offsets = loaded(inside / "all__puzzle_indices.npy").astype(np.int32)
-        """First example of each puzzle, then the number of examples: (puzzles + 1,)."""
+        """Index of each puzzle's first example, then the number of examples: (puzzles + 1,)."""
         self.puzzles = len(self.puzzle_offsets) - 1
         self.mean_puzzle_examples = self.examples / self.puzzles
         self.group_offsets = loaded(inside / "all__group_indices.npy").astype(np.int32)
-        """First puzzle of each group, then the number of puzzles: (groups + 1,)."""
+        """Index of each group's first puzzle, then the number of puzzles: (groups + 1,)."""
         self.groups = len(self.group_offsets) - 1
         self.puzzle_identifiers = loaded(inside / f"all__{IDENTIFIERS}.npy")
 
     def held_bytes(self) -> int:
         """Returns the bytes that stay in memory while batches are sampled.
 
-        They are the offsets, the identifiers, an epoch's puzzles, and their sampling (the last two: 4 bytes a group).
+        They hold offsets, identifiers, the puzzles of an epoch, and their random draws (the last two: 4 bytes per
+        group).
         """
         offsets = self.puzzle_offsets.nbytes + self.group_offsets.nbytes
         return offsets + self.puzzle_identifiers.nbytes + 2 * 4 * self.groups
@@ -88,9 +89,9 @@ class PuzzleSet:
         }
 
     def test_batches(self, batch_size: int, *, most: int | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields every example once, in order, or the first `most`.
+        """Yields batches of all examples in order, or of the first `most`.
 
-        Copies that fill up the last batch are not counted.
+        Copies that fill up the last batch are not counted (`types.COUNTED`).
         """
         end = self.examples if most is None else min(most, self.examples)
         for first in range(0, end, batch_size):
@@ -104,7 +105,7 @@ class PuzzleSet:
                 pass
 
     def names(self) -> list[str]:
-        """Returns the name of each identifier; that of an augmented ARC puzzle describes its augmentation."""
+        """Returns the name of each identifier. The name of an augmented ARC puzzle encodes the augmentation."""
         return _json(self.folder / NAMES)
 
 

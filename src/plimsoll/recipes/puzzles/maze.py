@@ -1,8 +1,8 @@
-"""`plimsoll prepare maze`: mazes of a table, in the format of Tiny Recursive Models.
+"""`plimsoll prepare maze`: mazes from CSV files, in the data format of Tiny Recursive Models.
 
 Tokens 1 to 5 are the characters "# SGo" (wall, free, start, goal, path); 0 is padding, which no maze has. Format:
-build_maze_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871. There too the eight symmetries of a
-maze are off by default, although the paper says 8 augmentations.
+build_maze_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871. As in that script, the eight
+symmetries of a maze are off by default, although the paper says 8 augmentations.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from plimsoll.recipes.puzzles.prepare_options import MazeOptions
 from plimsoll.recipes.puzzles.writer import Group, group_of_boards, write_puzzles
 
 _CHOICE = 31
-"""Number of the random stream of a seed."""
+"""Constant in the seed of the random generator that chooses mazes, beside --seed."""
 
 
 def make(options: MazeOptions) -> dict[str, Any]:
@@ -51,5 +51,5 @@ def _are_solved(questions: Boards, answers: Boards) -> np.ndarray:
 
 
 def marks(questions: Boards) -> Marks:
-    """Returns eight bytes per maze, which only its symmetries share."""
+    """Returns a 64-bit hash per maze, equal for its eight symmetries."""
     return np.stack([fingerprints(dihedral(questions, which)) for which in range(SYMMETRIES)]).min(axis=0)

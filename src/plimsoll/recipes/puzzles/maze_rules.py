@@ -14,7 +14,7 @@ Maze = UInt8[np.ndarray, "size size"]
 
 
 def fault(question: Maze, answer: Maze) -> str | None:
-    """Returns a description of the fault of an answer; None if its path leads from the start to the goal."""
+    """Returns a description of the answer's error, or None if its path leads from the start to the goal."""
     if not np.array_equal(np.where(answer == PATH, FREE, answer), question):
         return "the answer is another maze than the question, even without its path"
 

@@ -1,7 +1,7 @@
 """Loss and metrics of puzzles, in training and evaluation: right tokens, solved puzzles, and halting.
 
-The loss of a slot is the mean stablemax cross-entropy of its tokens and half the cross-entropy of the halting logit
-against "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
+The loss of a puzzle is the mean stablemax cross-entropy of its tokens plus half the cross-entropy of the halting logit
+with the target "all tokens right" (https://arxiv.org/abs/2510.04871; the published code has no loss for continuing).
 """
 
 import jax
@@ -25,7 +25,10 @@ def loss_and_metrics(
     halted: Bool[Array, " batch"],
     counted: Bool[Array, " batch"],
 ) -> tuple[LossSum, Metrics]:
-    """Returns the loss over slots that are `counted`, and metrics over those that `halted` and have labels."""
+    """Returns loss and metrics as sums over puzzles.
+
+    Losses are over the puzzles in `counted`, other metrics over labelled ones in `halted`. `q` is the halting logits.
+    """
     valid = labels != IGNORED_LABEL
     labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)
     tokens = jnp.maximum(labelled, 1).astype(jnp.float32)
@@ -54,11 +57,10 @@ def log_stablemax(logits: Float[Array, "... vocab"]) -> Float[Array, "... vocab"
     """Returns the logarithm of stablemax over the last axis: a softmax whose exponential is replaced by s.
 
     s(x) = x + 1 for x >= 0 and 1 / (1 - x) below; p = s / sum(s). Prieto et al. 2025, "Grokking at the Edge of
-    Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. log s
-    is log1p(x), or -log1p(-x) below zero, so a sum of logarithms in float32 is as good
-    (tests/recipes/puzzles/test_stablemax.py).
+    Numerical Stability", https://arxiv.org/abs/2501.04697, section 4. The published models compute it in float64. Here
+    float32 is as good, because log s is log1p(x), or -log1p(-x) below zero (tests/recipes/puzzles/test_stablemax.py).
     """
-    # Two maxima in place of `where` or `abs`: at exactly zero each has a slope of a half, so the sum is right.
+    # The slope at zero must be 1. Each `jnp.maximum` adds a half there; `where` or `abs` would not.
     log_s = jnp.log1p(jnp.maximum(logits, 0.0)) - jnp.log1p(jnp.maximum(-logits, 0.0))
     return log_s - jax.nn.logsumexp(log_s, axis=-1, keepdims=True)
 

@@ -27,7 +27,7 @@ LEVERS = ("precision", "activations", "unroll", "remat")
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns the shares of right puzzles and tokens, the mean supervision steps, and the loss."""
+    """Returns the shares of right puzzles, tokens and halting decisions, the mean supervision steps, and the loss."""
     return {
         "exact_accuracy": metrics["exact_accuracy"],
         "token_accuracy": metrics["accuracy"],
@@ -76,21 +76,21 @@ class Trm(Model):
     layers: PositiveInt = 2
     """Number of blocks in the module that is applied recursively."""
     high_cycles: PositiveInt = 3
-    """Updates of the high latent state in a supervision step; gradients flow through the last one."""
+    """Updates of the high latent state in a supervision step. Gradients flow through the last update alone."""
     low_cycles: PositiveInt = 6
     """Updates of the low latent state for each update of the high one."""
     puzzle_positions: PositiveInt = 16
-    """Positions before the tokens that hold the puzzle's embedding."""
+    """Number of positions in front of the tokens, for the puzzle's embedding."""
 
     halt_max_steps: PositiveInt = 16
     """Most supervision steps of a puzzle; evaluation always takes this many."""
     halt_exploration: Fraction = 0.1
-    """Share of puzzles per step that continue for a random number of steps, even if the model would halt."""
+    """Probability per step that a puzzle may not halt before a random number of steps."""
 
     puzzle_learning_rate: NonNegativeFloat = 1e-4
     """Peak learning rate of the puzzle embeddings, which Sign-SGD updates. It follows the optimizer's schedule."""
     puzzle_weight_decay: NonNegativeFloat = 1.0
-    """Weight decay of the puzzle embeddings, applied to the rows that a step reads."""
+    """Weight decay of the puzzle embeddings that a step reads."""
 
     def check_options(self) -> None:
         if self.variant == "attention":
@@ -106,7 +106,7 @@ class Trm(Model):
         )
 
     def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule:
-        """Returns Sign-SGD for the embeddings of the puzzles that a step reads."""
+        """Returns the update rule for the puzzle embeddings that a step reads: Sign-SGD."""
         import optax
 
         from plimsoll.optimizers.sign_sgd import RowRule

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from plimsoll.options import FolderPath, Ge, NonNegativeCount, NonNegativeInt, Options, PositiveCount
 
 ALL_4X4, HELD_OUT_4X4 = 288, 48
-"""Number of complete grids of side 4, and how many of them are for testing by default."""
+"""Number of complete grids of side 4, and how many of these are held out for testing by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuOptions(Options):
-    """One group for each training puzzle, with its augmentations; with side 4, one for each grid."""
+    """A group is a training puzzle with its augmentations, or the generated puzzles of one grid of side 4."""
 
     source: str | None = None
     """A CSV file with the columns question and answer, a folder with such a train.csv and test.csv, or a Hugging Face
@@ -29,8 +29,8 @@ class SudokuOptions(Options):
     num_aug: NonNegativeCount = 1000
     """Augmentations of each puzzle; with --size 4: further puzzles of the same grid."""
     test_size: PositiveCount | None = None
-    """Puzzles to test on; solution grids, if the source has no test split. By default that split, else a tenth of the
-    source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
+    """Puzzles to test on; solution grids, if the source has no test split. By default the source's test split, else a
+    tenth of the source and at most 1,000. Of generated puzzles 1,000; with --size 4, 48 of the 288 grids."""
     seed: NonNegativeInt = 42
     """Seed of all random choices."""
     out: FolderPath
@@ -43,14 +43,14 @@ class SudokuOptions(Options):
 
     @property
     def train_size(self) -> int:
-        """Groups to train on, at most."""
+        """Maximum number of groups to train on."""
         if self.subsample_size is not None:
             return self.subsample_size
         return ALL_4X4 - self.held_out_grids if self.is_all_of_4x4 else 1000
 
     @property
     def held_out_grids(self) -> int:
-        """Generated grids to test on; with side 6 and 9, one puzzle each."""
+        """Generated grids to test on. With side 6 and 9, each gives one puzzle."""
         if self.test_size is not None:
             return self.test_size
         return HELD_OUT_4X4 if self.is_all_of_4x4 else 1000
@@ -58,7 +58,7 @@ class SudokuOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class MazeOptions(Options):
-    """One group for each maze; eight puzzles in it with `--aug`."""
+    """Each maze is a group of one puzzle, or of eight with `--aug`."""
 
     source: str
     """A CSV file with the columns question and answer (characters "# SGo"), a folder with such a train.csv and
@@ -79,7 +79,7 @@ class MazeOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ArcOptions(Options):
-    """One group for each task; the puzzles in it are its augmentations."""
+    """A group is one task with its augmentations."""
 
     source: str
     """A folder with ARC tasks: NAME_challenges.json with NAME_solutions.json (the Kaggle form), folders of one JSON
@@ -87,8 +87,8 @@ class ArcOptions(Options):
     subsets: tuple[str, ...] = ()
     """Names of the subsets to use, like training evaluation concept. By default all."""
     test_set_name: str | None = None
-    """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation, else
-    the last one."""
+    """Name of the subset whose test pairs are the test split. By default evaluation2, else evaluation, else the last
+    subset."""
     num_aug: NonNegativeCount = 1000
     """Augmentations of each task, at most."""
     seed: NonNegativeInt = 42

@@ -21,11 +21,11 @@ from plimsoll.types import IGNORED_LABEL
 from plimsoll.units import whole_number
 
 TEST = "test:"
-"""Prefix of the number of an example of the test split, from 0."""
+"""Prefix for the index of an example in the test split, as in `test:0`."""
 
 
 def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
-    """Returns the network's input for a puzzle, given as characters, a file with them, or `test:17`.
+    """Returns the network's input for `puzzle`: a puzzle's characters, a file with them, or an example like `test:17`.
 
     It has `inputs` and `identifier`, and `labels`: the answer of the test split (IGNORED_LABEL for tokens without a
     label), or None if it is not known.
@@ -53,7 +53,7 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
             " has none. Name an example of its test split, like test:17"
         )
 
-    # A file, or the characters themselves. (Unlike Path's, this test takes names of any length.)
+    # A file, or the characters themselves. (Unlike Path's, this test takes strings of any length.)
     text = puzzle
     source = f"the puzzle {puzzle[:30]!r} (there is no such file)"
     if os.path.isfile(puzzle):
@@ -63,10 +63,10 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
 
 
 def solvable(spec: PuzzleSpec, run: str) -> Form:
-    """Returns the form of the run's puzzles.
+    """Returns kind and size of the run's puzzles.
 
     Raises:
-        RecipeError: The form is not known.
+        RecipeError: The kind is not known.
     """
     form = form_of(seq_len=spec.length, vocab_size=spec.vocab)
     if form is None:
@@ -78,10 +78,10 @@ def solvable(spec: PuzzleSpec, run: str) -> Form:
 
 
 def verdict(inputs: Tokens, answer: Tokens, form: Form, *, labels: Tokens | None = None) -> dict[str, Any]:
-    """Returns the results of checks of an answer.
+    """Returns the results of the checks of an answer.
 
-    `valid` is True if it keeps the rules, and `why_not` describes a broken one; ARC has no known rules. `right`, only
-    with `labels`, is True if it is the data set's answer: tokens without a label do not count.
+    `valid` is True if the answer keeps the rules, and `why_not` describes a broken rule; ARC has no known rules.
+    `right`, only with `labels`, is True if the answer equals all labels that are not ignored.
     """
     known: dict[str, Any] = {}
     if form.kind != "arc":
@@ -95,7 +95,7 @@ def verdict(inputs: Tokens, answer: Tokens, form: Form, *, labels: Tokens | None
 
 
 def _broken_rule(puzzle: np.ndarray, answer: np.ndarray) -> str | None:
-    """Returns a description of the rule of Sudoku that an answer breaks; None if it keeps all."""
+    """Returns a description of the rule of Sudoku that an answer breaks; None if it breaks none."""
     changed = int(((puzzle > 1) & (puzzle != answer)).sum())
     if changed:
         return f"{changed} of the digits that were given are changed"

@@ -1,12 +1,12 @@
-"""Training batches of puzzles: per epoch one random puzzle of every group, its examples without replacement.
+"""Samples training batches: per epoch one random puzzle of every group, with its examples in random order.
 
-`epochs_per_iteration` epochs are sampled as one. A batch takes puzzle after puzzle until it is full (examples of the
-last puzzle that do not fit are left out), and the incomplete batch at the end of an iteration is dropped.
+An iteration is `epochs_per_iteration` epochs. A batch takes puzzle after puzzle until it is full. Examples of its last
+puzzle that do not fit are left out. The incomplete batch at the end of an iteration is dropped.
 
-The published sampler works the same way (Tiny Recursive Models, puzzle_dataset.py), with two differences: its choice
-of examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance. Here each
-epoch and each batch has its own generator, so the position is iteration, batch and group, and only one epoch's order is
-in memory.
+The published sampler works the same way (Tiny Recursive Models, puzzle_dataset.py), with two differences: its choice of
+examples within a puzzle does not depend on the seed, and it draws all orders of an iteration in advance. Here each
+epoch and each batch has its own generator. So the position in the data is iteration, batch and group, and only one
+epoch's order is in memory.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.recipes.puzzles.dataset import PuzzleSet
 
 _EPOCH, _BATCH = 11, 12
-"""Numbers of the random streams of a seed."""
+"""Constants in the seeds of the random generators of epochs and of batches."""
 
 
 class PuzzleDraws(Stream):
@@ -36,13 +36,13 @@ class PuzzleDraws(Stream):
         self.epochs = epochs_per_iteration
 
     def epoch(self, iteration: int, epoch: int) -> Int[np.ndarray, " groups"]:
-        """Returns one puzzle of every group, in the order of this epoch."""
+        """Returns the index of one random puzzle of every group, in random order."""
         random = np.random.default_rng([self.order_seed, _EPOCH, iteration, epoch])
         groups = random.permutation(np.arange(self.set.groups, dtype=np.int32))
         return random.integers(self.set.group_offsets[groups], self.set.group_offsets[groups + 1], dtype=np.int32)
 
     def examples_of(self, puzzles: Int[np.ndarray, " chosen"], iteration: int, batch: int) -> Int[np.ndarray, " batch"]:
-        """Returns all examples of each puzzle in a random order; of the last puzzle only as many as fit."""
+        """Returns the indices of a batch's examples: puzzle by puzzle, in random order within each."""
         first = self.set.puzzle_offsets[puzzles].astype(np.int64)
         sizes = self.set.puzzle_offsets[puzzles + 1] - first
         ends = np.cumsum(sizes)

@@ -1,6 +1,6 @@
-"""Solves one puzzle with a trained model: every supervision step, and a check of the answer against the rules.
+"""Solves one puzzle with a trained model by all supervision steps, and checks the answer against the rules.
 
-This module imports JAX. The parameters are those of an evaluation: the average of the weights, if there is one.
+This module imports JAX. Like an evaluation, it uses the average of the weights, if there is one.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from plimsoll.recipes.puzzles.text import grid_lines, rows_of, verdict_lines
 from plimsoll.types import IGNORED_LABEL, TrainedRun
 
 SHOWN = 3
-"""Puzzles of the test split that a report shows."""
+"""Number of test puzzles that a report shows."""
 
 
 def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Solves one puzzle.
+    """Returns the answer to one puzzle, with checks and halting probabilities.
 
     Args:
         trained: A run of puzzles.
@@ -56,7 +56,7 @@ def solve(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibit of a report: the first puzzles of the test split, before and after."""
+    """Returns the part of a report with the first puzzles of the test split and their answers."""
     recipe = trained.recipe
     _ = trained.data  # raises if the data set is another one
     items = []

@@ -1,10 +1,10 @@
-"""`plimsoll prepare sudoku`: puzzles from a table or generated, with augmentations, as for Tiny Recursive Models.
+"""`plimsoll prepare sudoku`: puzzles from CSV files or generated, in the data format of Tiny Recursive Models.
 
 Token 1 is a blank, 2 to side + 1 are the digits; 0 is padding, which no board has. No training puzzle, augmented or
 not, has a solution of the test split. An augmentation is as hard as its puzzle: digits are permuted, the board is
 transposed (if boxes are square, half of the time), and bands of rows, rows within each, stacks of columns and columns
-within each are permuted; a 9x9 board has 9! x 2 x 6^8 = 1.2e12. Format and augmentation: build_sudoku_dataset.py of
-Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
+within each are permuted. A 9x9 board has 9! x 2 x 6^8 = 1.2e12 augmentations. Format and augmentation:
+build_sudoku_dataset.py of Tiny Recursive Models, https://arxiv.org/abs/2510.04871.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,13 +20,13 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards, all_grids_of_4x
 from plimsoll.recipes.puzzles.writer import Group, Split, group_of_boards, write_puzzles
 
 TEST_PUZZLES_4X4 = 20
-"""Test puzzles of each held-out grid."""
+"""Number of test puzzles with the same held-out grid as solution."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
-"""Most random draws for an augmentation whose solution is not held out; then DataError is raised."""
+"""Most draws for augmentations whose solutions are not held out; after them DataError is raised."""
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
-"""Numbers of the random streams of a seed."""
+"""Constants in the seeds of the random generators, one per purpose."""
 
 Pair = tuple[Board, Board]
 """Puzzle and solution, 0 for a blank."""
@@ -45,7 +45,7 @@ def make(options: SudokuOptions) -> dict[str, Any]:
 
 
 def _of_table(options: SudokuOptions, source: str) -> tuple[int, Iterator[Group]]:
-    """Returns the number of groups of a table, and the groups."""
+    """Returns the number of groups from CSV files, and the groups."""
     codes = {".": 0} | {str(digit): digit for digit in range(options.size + 1)}
     table = BoardTable(source, side=options.size, codes=codes, are_solved=_are_solved)
     random = np.random.default_rng([options.seed, _CHOICE])
@@ -67,7 +67,7 @@ def _are_solved(puzzles: Boards, solutions: Boards) -> np.ndarray:
 
 
 def _generated(options: SudokuOptions) -> Iterator[Group]:
-    """Returns groups of side 6 or 9, each from a grid of its own."""
+    """Returns groups of generated puzzles of side 6 or 9, each with its own solution grid."""
     puzzles = _new_puzzles(options)
     tests = list(islice(puzzles, options.held_out_grids))
     held_out = fingerprints(np.stack([solution for _, solution in tests]))
@@ -75,7 +75,7 @@ def _generated(options: SudokuOptions) -> Iterator[Group]:
 
 
 def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
-    """Yields groups of side 4: each of the 288 grids is either for training or for testing.
+    """Yields groups of generated puzzles of side 4, one for each solution grid: either for training or for testing.
 
     There are no augmentations, since they would turn one grid into another.
     """
@@ -102,7 +102,7 @@ def _new_puzzles(options: SudokuOptions) -> Iterator[Pair]:
 
 
 def _groups(options: SudokuOptions, tests: Iterable[Pair], trains: Iterable[Pair], held_out: Marks) -> Iterator[Group]:
-    """Yields a group for each test puzzle, then one for each training puzzle."""
+    """Yields a group for each test puzzle, then one for each training puzzle and its augmentations."""
     for puzzle, solution in tests:
         yield _group("test", puzzle[None], solution[None])
     for number, (puzzle, solution) in enumerate(trains):
@@ -118,7 +118,8 @@ def _group(split: Split, puzzles: Boards, solutions: Boards) -> Group:
 def augmented(
     puzzle: Board, solution: Board, *, count: int, held_out: Marks, random: np.random.Generator
 ) -> tuple[Boards, Boards]:
-    """Returns the puzzle and `count` augmentations with their solutions, none of which is `held_out`."""
+    """Returns the puzzle and `count` augmentations, with their solutions. No augmented solution's hash is in
+    `held_out`."""
     puzzles = np.tile(puzzle, (1 + count, 1, 1))
     solutions = np.tile(solution, (1 + count, 1, 1))
     missing = np.arange(1, 1 + count)
@@ -134,8 +135,8 @@ def augmented(
 
 
 def random_symmetries(*boards: Board, count: int, random: np.random.Generator) -> list[Boards]:
-    """Returns each of the boards under the same `count` random augmentations."""
-    # The augmentations: the new digit of each digit, and the source of each row and column.
+    """Returns `count` random augmentations of each board. All boards are augmented alike."""
+    # Draw the augmentations: the new digit of each digit, and the source index of each row and column.
     side = len(boards[0])
     tall, wide = BOXES[side]
     digits = np.zeros((count, side + 1), np.uint8)
@@ -154,7 +155,8 @@ def random_symmetries(*boards: Board, count: int, random: np.random.Generator) -
 
 
 def _random_orders(count: int, side: int, together: int, random: np.random.Generator) -> np.ndarray:
-    """Returns permutations of lines: bands of `together` lines in any order, the lines of each band in any order."""
+    """Returns permutations of rows or columns: bands of `together` lines in any order, and lines in any order within
+    bands."""
     bands = random.permuted(np.tile(np.arange(side // together), (count, 1)), axis=1)
     lines = random.permuted(np.tile(np.arange(together), (count, side // together, 1)), axis=2)
     return (bands[:, :, None] * together + lines).reshape(count, side)

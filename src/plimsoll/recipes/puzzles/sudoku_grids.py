@@ -1,8 +1,9 @@
-"""Grids of Sudoku of side 4, 6 and 9: generated at random, and cleared to puzzles with one solution.
+"""Generates Sudoku grids of side 4, 6 and 9 at random, and clears cells for puzzles with one solution.
 
-A board's candidates are (side, side) masks, bit d - 1 for digit d. A pass over them removes the digit of every settled
-cell from its units (row, column, box), and settles a digit that has one place left in a unit. If that ends without a
-solution, a cell is split in two and both boards are searched. NumPy handles a few thousand boards at once.
+Candidates (possible digits) are (side, side) bit masks, bit d - 1 for digit d. A cell with one candidate is settled. A
+pass removes each settled digit from the other cells of its units (row, column, box), and settles a digit that has one
+place left in a unit. If that finds no solution, the candidates of a cell are split between two boards. NumPy handles a
+few thousand boards at once.
 """
 
 from itertools import permutations
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, UInt8, UInt16
 
 Boards = UInt8[np.ndarray, "boards side side"]
-"""Digits, 0 for a blank."""
+"""Boards of digits. 0 is a blank cell."""
 Masks = UInt16[np.ndarray, "boards side side"]
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
@@ -19,11 +20,11 @@ BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 TOGETHER = 2048
 """Number of boards that are searched at a time; they take a few MiB."""
 EASY, FEWEST, MOST = 0.5, 0.25, 0.6
-"""Target share of given cells: of an easy puzzle, and the lowest and highest of a mixed one."""
+"""Target share of given cells in an easy puzzle, and its lowest and highest value for mixed puzzles."""
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
-    """Returns boards, (..., side, side), with a box in every row. Applied again, it returns the boards."""
+    """Returns boards, (..., side, side), with a box in every row. The function is its own inverse."""
     side = boards.shape[-1]
     rows, cols = BOXES[side]
     parts = boards.reshape(*boards.shape[:-2], side // rows, rows, side // cols, cols)
@@ -35,7 +36,7 @@ _UNITS = (lambda boards: boards, lambda boards: boards.swapaxes(-2, -1), in_boxe
 
 
 def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns True for each board that is complete, with every digit once in every unit."""
+    """Returns True for each board that is complete, with every digit once in every row, column and box."""
     every_digit = np.arange(1, boards.shape[-1] + 1)
     is_valid = np.ones(len(boards), bool)
     for seen_as in _UNITS:
@@ -44,7 +45,7 @@ def valid(boards: Boards) -> Bool[np.ndarray, " boards"]:
 
 
 def candidates(boards: Boards) -> Masks:
-    """Returns the candidates of each cell: all digits if it is blank."""
+    """Returns the candidate masks of all cells: a cell's digit, or all digits if it is blank."""
     side = boards.shape[-1]
     masks = [2**side - 1, *(2**bit for bit in range(side))]
     return np.array(masks, np.uint16)[boards]
@@ -55,7 +56,7 @@ def _is_settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after all naked and hidden singles, and True for boards without a contradiction."""
+    """Returns the candidates after `_pass_over` until nothing changes, and True for boards without a contradiction."""
     masks = masks.copy()
     is_sound = np.ones(len(masks), bool)
     active = np.arange(len(masks))
@@ -68,18 +69,19 @@ def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after one pass over all units, and True for boards without a contradiction."""
+    """Returns the candidates after a pass over rows, columns and boxes, and True for boards without a contradiction."""
     every_digit = np.uint16(2 ** masks.shape[-1] - 1)
     is_sound = np.ones(len(masks), bool)
     for seen_as in _UNITS:
-        # A settled digit is removed from the other cells of its unit; it may not be settled there twice.
+        # Remove a settled digit from the other cells of its row, column or box. A second cell with it is a
+        # contradiction.
         unit = seen_as(masks)
         settled = np.where(_is_settled(unit), unit, 0)
         taken = np.bitwise_or.reduce(settled, axis=2)
         is_sound &= (settled.sum(axis=2, dtype=np.uint16) == taken).all(1)
         unit = np.where(settled > 0, unit, unit & ~taken[..., None])
 
-        # A digit with one place left is settled there; every digit needs one.
+        # Settle a digit with one place left. A digit without a place is a contradiction.
         once = np.zeros_like(taken)
         twice = np.zeros_like(taken)
         for cell in range(unit.shape[-1]):
@@ -92,7 +94,7 @@ def _pass_over(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
 
 
 def solved_by_singles(boards: Boards) -> Bool[np.ndarray, " boards"]:
-    """Returns True for each board that naked and hidden singles alone solve."""
+    """Returns True for each board that `propagated` solves without a guess."""
     masks, is_sound = propagated(candidates(boards))
     return is_sound & _is_settled(masks).all((1, 2))
 
@@ -109,13 +111,13 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
             masks = masks[-TOGETHER:]
             owners = owners[-TOGETHER:]
 
-        # Propagation without a guess.
+        # Propagate, unless the puzzle has two solutions already.
         wanted = counts[owners] < 2
         masks, is_sound = propagated(masks[wanted])
         masks = masks[is_sound]
         owners = owners[wanted][is_sound]
 
-        # Solutions are counted, other boards are split.
+        # Count the solved boards, and split the others.
         is_solved = _is_settled(masks).all((1, 2))
         np.add.at(counts, owners[is_solved], 1)
         if not is_solved.all():
@@ -125,8 +127,10 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
 
 
 def _split(masks: Masks) -> Masks:
-    """Returns two boards for each, split at a cell with the fewest candidates: boards of the second half settle its
-    lowest candidate, those of the first half keep its others."""
+    """Splits each board in two at a cell with the fewest candidates.
+
+    In the first half of the boards the cell lacks its lowest candidate, in the second half it has no other.
+    """
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)
     cells = np.argmin(np.where(counts > 1, counts, 99), axis=1)
@@ -140,7 +144,7 @@ def _split(masks: Masks) -> Masks:
 
 
 def all_grids_of_4x4() -> Boards:
-    """Returns all 288 grids of side 4, in a fixed order. (Side 6 has 28,200,960, side 9 6.67e21.)"""
+    """Returns all 288 grids of side 4, in a fixed order. (Side 6 has 28,200,960 grids, side 9 6.67e21.)"""
     rows = np.array([*permutations(range(1, 5))], np.uint8)
     choices = np.indices((len(rows),) * 4).reshape(4, -1).T
     grids = rows[choices]
@@ -178,7 +182,7 @@ def random_grids(count: int, side: int, random: np.random.Generator) -> Boards:
 
 
 def cleared(grids: Boards, difficulty: str, random: np.random.Generator) -> Boards:
-    """Returns a puzzle for each grid, of that difficulty (`SudokuOptions`), whose only solution is the grid."""
+    """Returns a puzzle for each grid, of this difficulty (`SudokuOptions`), whose only solution is the grid."""
     count = len(grids)
     cells = grids[0].size
     if difficulty == "easy":
@@ -186,7 +190,7 @@ def cleared(grids: Boards, difficulty: str, random: np.random.Generator) -> Boar
     else:
         aims = random.integers(round(FEWEST * cells), round(MOST * cells), count, endpoint=True)
 
-    # Cells are cleared in a random order; each is kept if the puzzle would else be harder or ambiguous.
+    # Clear cells in a random order. Keep a cell whose loss would make the puzzle harder or ambiguous.
     puzzles = grids.reshape(count, cells).copy()
     order = random.permuted(np.tile(np.arange(cells), (count, 1)), axis=1)
     for step in range(cells):

@@ -22,7 +22,10 @@ def prepared_text(answer: Mapping[str, Any]) -> str:
 
 
 def describe_puzzles(folder: Path | str) -> dict[str, Any]:
-    """Returns sizes of the set and its splits. Reads it all, 4 MiB at a time; raises DataError if it is incomplete."""
+    """Returns the sizes of a data set and its splits.
+
+    Reads all tokens, 4 MiB at a time; raises DataError if the set is incomplete.
+    """
     folder = Path(folder).expanduser()
     sets = {name: PuzzleSet(folder, name) for name in SPLITS}
     for puzzles in sets.values():

@@ -21,7 +21,7 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES
 Tokens = Int[np.ndarray, " tokens"]
 
 UNWRITTEN = "?"
-"""Character for token 0 (padding) in an answer, which a network may predict by mistake."""
+"""Character for token 0 (padding), which a network may predict by mistake."""
 
 GAP = 6
 """Spaces between a puzzle and its answer."""
@@ -54,7 +54,7 @@ def form_of(*, seq_len: int, vocab_size: int) -> Form | None:
 def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
     """Returns the tokens of a Sudoku or a maze.
 
-    Raises DataError for other lengths and characters; `source` is the text's name in that message.
+    Raises DataError if length or characters do not fit `form`. `source` names the text in the message.
     """
     rows = text.replace("0", ".").split() if form.kind == "sudoku" else text.splitlines()
     cells = "".join(rows)
@@ -67,7 +67,7 @@ def tokens_of(text: str, form: Form, *, source: str) -> Tokens:
 
 
 def rows_of(tokens: Tokens, form: Form) -> list[str]:
-    """Returns a line of characters per row, as `tokens_of` reads them.
+    """Returns a puzzle's tokens as text, a line per row, in the form that `tokens_of` reads.
 
     For ARC these are the rows of the grid without its canvas; there may be none.
     """
@@ -79,7 +79,7 @@ def rows_of(tokens: Tokens, form: Form) -> list[str]:
 
 
 def solution_text(solution: Mapping[str, Any]) -> str:
-    """Returns puzzle and answer side by side, then the verdict."""
+    """Returns puzzle and answer side by side, then the checks of the answer."""
     before = grid_lines(solution["puzzle"], solution["box"])
     after = grid_lines(solution["answer"], solution["box"])
     width = max(map(len, before)) + GAP
@@ -101,7 +101,7 @@ def grid_lines(rows: Sequence[str], box: Sequence[int] | None) -> list[str]:
 
 
 def verdict_lines(solution: Mapping[str, Any]) -> list[str]:
-    """Returns lines about validity, the data set's answer, and the supervision steps."""
+    """Returns lines about validity, agreement with the data set's answer, and the supervision steps."""
     lines = []
     if "valid" in solution:
         lines.append("valid" if solution["valid"] else f"not valid: {solution['why_not']}")

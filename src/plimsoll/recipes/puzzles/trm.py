@@ -1,17 +1,17 @@
-"""The network of the Tiny Recursive Model: two latents, one module of two blocks, and the same module again and again.
+"""The network of the Tiny Recursive Model: one module of two blocks, applied to two latent states again and again.
 
 Jolicoeur-Martineau 2025, https://arxiv.org/abs/2510.04871, with its public code for details that the paper omits. A
-supervision step is `high_cycles` rounds, each of `low_cycles` times `low = module(low, high + x)` and then
-`high = module(high, low)`; the gradient goes through the last round only. The rounds before it, two nested scans, keep
-nothing for the backward pass. `recipes/puzzles/act.py` makes a task of the network.
+supervision step is `high_cycles` rounds, each of `low_cycles` times `low = module(low, high + x)` and then `high =
+module(high, low)`; the gradient goes through the last round only. The rounds before it, two nested scans, keep nothing
+for the backward pass. `recipes/puzzles/act.py` has the training functions.
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
-computed in float32, whatever the precision of the dots. With `activations` in bfloat16 the latents are bfloat16 within
-a supervision step, as they are in the public code (`forward_dtype`); between steps they are float32, in the carry,
-and so are the logits. Kernels are (in, out), the faster order on a CPU.
+computed in float32, whatever the precision of matrix products. If the lever `activations` is bfloat16, latents are
+bfloat16 within a supervision step, as in the public code (`forward_dtype`). Between steps latents are float32, and so
+are logits. Kernels are (in, out), the faster order on a CPU.
 
-If a feed-forward mixes the positions, they are the first axis of the latents inside the blocks (`Inside`): positions
-are then mixed by a dot from the left, features by one from the right, without a transposition in between.
+With a feed-forward across positions, these are the first axis of latents inside the blocks (`Inside`). Positions are
+then mixed by a product from the left, features by one from the right, without a transposition in between.
 """
 
 import math
@@ -43,7 +43,7 @@ Q_BIAS = -5.0
 
 Latent = Float[Array, "batch positions width"]
 Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
-"""Latent as blocks read it: the first form with attention, the second with a feed-forward across positions."""
+"""Latents inside the blocks: the first form with attention, the second with a feed-forward across positions."""
 
 
 class Network:
@@ -60,7 +60,8 @@ class Network:
         self._dot_columns = partial(dot_columns, compute=compute)
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Returns float32 weights. Kernels and embeddings have the standard deviations 1/sqrt(in) and 1/sqrt(width)."""
+        """Returns float32 weights. Standard deviations are 1/sqrt(inputs) for kernels and 1/sqrt(width) for
+        embeddings."""
         model = self.model
         d = model.width
         length = self.positions
@@ -86,9 +87,9 @@ class Network:
         }
 
     def embedded(self, weights: dict, inputs: Int[Array, "batch length"], rows: Float[Array, "batch width"]) -> Latent:
-        """Returns the input that every update of the low latent adds: embeddings times sqrt(width).
+        """Returns the embedded puzzles times sqrt(width), which every update of the low latent adds.
 
-        The puzzle's row is at the first position, zeros at the other positions before the embedded tokens.
+        The puzzle embeddings `rows` are at the first position, zeros at the other positions before the tokens.
         """
         prefix = jnp.pad(rows[:, None], ((0, 0), (0, self.model.puzzle_positions - 1), (0, 0)))
         tokens = weights["embedding"][inputs].astype(jnp.float32)
@@ -96,9 +97,9 @@ class Network:
         return by_rows(math.sqrt(self.model.width) * x)
 
     def recursed(self, weights: dict, high: Latent, low: Latent, x: Latent, *, learns: bool) -> tuple[Latent, Latent]:
-        """Returns both latents after a supervision step, in float32.
+        """Returns both latents after a supervision step on embedded puzzles `x`, in float32.
 
-        With `learns`, gradients flow through the last round.
+        If `learns`, gradients flow through the last round.
         """
         compute = self.compute
         blocks = weights["blocks"]
@@ -121,7 +122,7 @@ class Network:
         high, low = jax.lax.stop_gradient((high, low))
         (high, low), _ = jax.lax.scan(one_round, (high, low), length=rounds)
 
-        # The round with gradients.
+        # Run the last round, with gradients.
         if learns:
             high, low = jax.lax.stop_gradient((high, low))
             low = scan_blocks(
@@ -131,14 +132,14 @@ class Network:
                 unrolled=unrolls(compute, layers=self.model.low_cycles),
                 compute=compute,
             )
-            # Not recomputed: the backward pass begins with this call, so its activations would live as long.
+            # Not rematerialised: the backward pass begins with this call, so that would save no memory.
             high = self.module(blocks, high, low)
         if self.positions_first:
             high, low = jnp.swapaxes(high, 0, 1), jnp.swapaxes(low, 0, 1)
         return high.astype(jnp.float32), low.astype(jnp.float32)
 
     def module(self, blocks: list[dict], hidden: Inside, injected: Inside) -> Inside:
-        """Returns a latent after one update by `injected`."""
+        """Returns the latent `hidden` after one update: `injected` is added, then all blocks are applied."""
         hidden = hidden + injected
         for block in blocks:
             if self.positions_first:  # a SwiGLU across positions; the norm is over positions, too
@@ -171,25 +172,27 @@ class Network:
 
 
 def inner_width(width: int) -> int:
-    """Returns the inner width of a SwiGLU over `width` features or positions: 8/3 of it, up to a multiple of 256."""
+    """Returns the inner width of a SwiGLU over `width` features or positions: 8/3 of `width`, up to a multiple of
+    256."""
     return math.ceil(round(width * 8 / 3) / INNER_MULTIPLE) * INNER_MULTIPLE
 
 
 def rms(x: Array, *, axis: int = -1) -> Array:
-    """Returns x / rms(x) over an axis. Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467, without a scale."""
+    """Returns x over its root mean square along an axis, unscaled. Zhang and Sennrich 2019,
+    https://arxiv.org/abs/1910.07467."""
     return in_float32(lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, axis=axis, keepdims=True) + NORM_EPSILON), x)
 
 
 def _gated(gate_up: Array, *, axis: int) -> Array:
-    """Returns the product of the second half and silu of the first half."""
+    """Returns silu(first half) * second half of `gate_up` along an axis."""
     gate, up = jnp.split(gate_up, 2, axis=axis)
     return swiglu(gate, up)
 
 
 def truncated(key: Array, shape: tuple[int, ...], *, std: float | None = None) -> Array:
-    """Returns normal values cut off at two deviations, and scaled so that their standard deviation is `std`.
+    """Returns normal values cut off at two standard deviations, and scaled to the standard deviation `std`.
 
-    Default: that of a kernel, 1/sqrt(in).
+    Default: that of a kernel (inputs, outputs), 1/sqrt(inputs).
     """
     scale = shape[0] ** -0.5 if std is None else std
     return scale / TRUNCATED_STD * jax.random.truncated_normal(key, -2, 2, shape)

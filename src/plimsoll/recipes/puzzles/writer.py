@@ -1,4 +1,4 @@
-"""Writer of a data set of puzzles: group by group, in bounded memory, and complete or not at all."""
+"""Writes a data set of puzzles group by group, in bounded memory. The folder exists only once it is complete."""
 
 import json
 import time
@@ -22,7 +22,7 @@ Split = Literal["train", "test"]
 Tokens = UInt8[np.ndarray, "examples seq_len"]
 Boards = UInt8[np.ndarray, "puzzles side side"]
 BLANK = "<blank>"
-"""Name of identifier 0."""
+"""Name of identifier 0, of all Sudokus and mazes."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Group:
     inputs: Tokens
     labels: Tokens
     sizes: Int[np.ndarray, " puzzles"]
-    """Examples of each puzzle."""
+    """Number of examples of each puzzle."""
     identifiers: Int[np.ndarray, " puzzles"]
 
 
 def group_of_boards(split: Split, questions: Boards, answers: Boards) -> Group:
-    """Returns a group whose puzzles have one example each, and no identifiers."""
+    """Returns a group whose puzzles have one example each, and the blank identifier."""
     count = len(questions)
     sizes = np.ones(count, np.int32)
     return Group(split, questions.reshape(count, -1), answers.reshape(count, -1), sizes, np.zeros_like(sizes))
 
 
 class SplitFiles:
-    """Files of one split (see recipes/puzzles/dataset.py). Tokens are written at once, all else at the end."""
+    """Files of one split (see recipes/puzzles/dataset.py). `add` writes tokens; `finish` writes all else."""
 
     def __init__(self, folder: Path, *, seq_len: int, files: ExitStack) -> None:
         folder.mkdir()
@@ -59,7 +59,7 @@ class SplitFiles:
         self.identifiers: list[np.ndarray] = []
 
     def _write_header(self, file: BinaryIO, *, rows: int) -> None:
-        """Writes the header of an `.npy` file. NumPy leaves space in it for more rows."""
+        """Writes the header of an `.npy` file. NumPy leaves space in it for a larger number of rows."""
         file.seek(0)
         about = {"descr": "|u1", "fortran_order": False, "shape": (rows, self.seq_len)}
         np.lib.format.write_array_header_1_0(file, about)
@@ -73,9 +73,9 @@ class SplitFiles:
     def finish(self, *, vocab_size: int, identifiers: int) -> dict[str, int]:
         """Completes all files, and returns the numbers of groups, puzzles and examples."""
         if not self.identifiers:
-            raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer of the others")
+            raise DataError(f"no puzzle is left to {self.folder.name} on: ask for fewer in the other split")
 
-        # Offsets of puzzles and groups, and identifiers.
+        # Write identifiers, and offsets of puzzles and groups.
         offsets = {
             IDENTIFIERS: np.concatenate(self.identifiers),
             "puzzle_indices": np.cumsum(np.concatenate(self.sizes)),
@@ -84,7 +84,7 @@ class SplitFiles:
         for name, values in offsets.items():
             np.save(self.folder / f"all__{name}.npy", values.astype(np.int32))
 
-        # Headers with the number of rows, and dataset.json.
+        # Write headers with the number of rows, and dataset.json.
         groups = len(self.identifiers)
         puzzles = len(offsets[IDENTIFIERS])
         examples = int(offsets["puzzle_indices"][-1])
@@ -116,16 +116,16 @@ def write_puzzles(
     names: Sequence[str] = (BLANK,),
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes a data set, and returns its sizes and seconds, the answer of `prepare --json`.
+    """Writes a data set. Returns its sizes and the seconds taken, as `prepare --json` prints them.
 
     Args:
         options: Options with the folder's name, `out`.
         groups: Groups in the order of writing; an iterator may make them one by one.
         count: Number of groups.
-        seq_len: Tokens of a question.
-        vocab_size: Number of tokens, with that of padding.
+        seq_len: Tokens of a puzzle.
+        vocab_size: Number of different tokens, with padding.
         names: Name of each identifier, complete when the last group is made.
-        more: Content of further JSON files, by their names.
+        more: Content of further JSON files, by file name.
 
     Raises:
         DataError: `out` exists.

@@ -1,4 +1,4 @@
-"""Windows of a stream of text from files, folders, or a streamed Hugging Face data set, as data of a run."""
+"""Training data of text windows, from files, folders, or a streamed Hugging Face data set."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
-"""Fact of a run whose text was tokenised before training: name of the folder in the cache."""
+"""Key of a run's facts: the cache folder of the text's tokens, if it was tokenised before training."""
 WINDOWS = "windows"
-"""Fact of a run whose windows were counted: their number in an epoch."""
+"""Key of a run's facts: the number of windows in an epoch, if they were counted."""
 WINDOWS_OF_A_STREAM = 20_000
-"""Windows at the beginning of a stream, from which the tokens of all its documents are estimated."""
+"""Number of windows at the beginning of a stream, from which the tokens of the whole stream are estimated."""
 VOCABULARY = 4_096
 """Vocabulary size of a trained tokenizer, if the model requires none."""
 
@@ -77,7 +77,7 @@ class Text(NamedText, Data):
         return self.stride or self.seq_len
 
     def vocab(self, needs: Needs) -> int:
-        """Returns the vocabulary size of the named tokenizer, or of the one to train."""
+        """Returns the vocabulary size of --tokenizer, or of the tokenizer to train."""
         if self.tokenizer is None:
             return self.vocab_size or needs.vocabulary or VOCABULARY
         from plimsoll.data.text.tokenizer import tokenizer_vocab_size
@@ -140,7 +140,7 @@ class Text(NamedText, Data):
             say(f"data: asking huggingface.co for {self.dataset_id}")
             expected = self._documents_expected(documents, length)
 
-        # The tokenizer, and the tokens if the cache should keep them.
+        # Get the tokenizer, and the tokens if the cache should keep them.
         say(f"data: {documents.describe()}")
         if self.tokenizer is None:
             tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
@@ -149,7 +149,7 @@ class Text(NamedText, Data):
         tokenizer.save(reading.folder / TOKENIZER)
         packed = self._kept_tokens(documents, tokenizer, reading, say)
 
-        # The tokens to evaluate on.
+        # Collect the tokens to evaluate on.
         limits = {"seq_len": self.seq_len, "max_tokens": self.validation_tokens}
         held_out = packed.held_out(**limits) if packed else collect_held_out(documents, tokenizer, **limits)
         np.save(reading.folder / VALIDATION, held_out, allow_pickle=False)
@@ -159,7 +159,7 @@ class Text(NamedText, Data):
         if packed is not None:
             facts[KEPT] = packed.folder.name
 
-        # The number of tokens: of a batch is enough if --steps sets the length, of the beginning for a stream.
+        # Count tokens: those of a batch if --steps sets the length, those of the beginning for a stream, else all.
         needs_all = length.steps is None or not self.use_streaming
         sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
         enough = None if needs_all else reading.batch_size
@@ -202,7 +202,7 @@ class Text(NamedText, Data):
     def _kept_tokens(
         self, documents: Documents, tokenizer: TextTokenizer, reading: Reading, say: Say
     ) -> PackedFolder | None:
-        """Returns the text's tokens, which the cache then keeps; None if training tokenises the text as it reads."""
+        """Returns the text's tokens from the cache, made if needed; None if training tokenises the text as it reads."""
         from plimsoll.data.kept import NotKept
         from plimsoll.data.packed.kept import tokenised
 
@@ -230,7 +230,7 @@ class Text(NamedText, Data):
         }
         order_seed = reading.seed if self.shuffle_buffer_size > 1 else None
 
-        # Tokens from the cache, made again if it has lost them.
+        # Read tokens from the cache, or make them again if the cache has lost them.
         name = reading.facts.get(KEPT)
         place = None if name is None else kept(name)
         if place is not None:
@@ -241,7 +241,7 @@ class Text(NamedText, Data):
             packed = tokenised(documents, tokenizer, partial(print, flush=True))
             return packed_text_loader(packed, seed=order_seed, **options)
 
-        # Text that is read into memory now, or during training.
+        # Read the text into memory now, or read it during training.
         if not self.use_streaming:
             return memory_loader(documents, tokenizer, seed=order_seed, **options)
         options |= {"shuffle_buffer_size": self.shuffle_buffer_size, "threads": encoding_threads()}
@@ -274,7 +274,7 @@ class Text(NamedText, Data):
         is_kept = KEPT in facts
         is_streamed = self.use_streaming and not is_kept
 
-        # The reader of tokens, and tokens that stay in memory: all, or only those to evaluate on.
+        # Memory of the reader, and of tokens in memory: all, or only those to evaluate on.
         windows = loader_bytes(
             seq_len=self.seq_len,
             batch_size=reading.batch_size,
@@ -286,7 +286,7 @@ class Text(NamedText, Data):
         held_out = 4 * facts["validation_tokens"]
         order = 0 if is_streamed else order_bytes(facts[WINDOWS])
 
-        # The maker of tokens.
+        # Memory of tokenising, or of reading from the cache.
         if is_kept:
             text = READ_FROM_CACHE
         else:

@@ -24,7 +24,7 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         trained: The run.
-        request: `merged`, a Hugging Face folder.
+        request: `merged`, the path of a Hugging Face folder to write.
 
     Raises:
         RecipeError: The folder is not empty, or an adapter is requested.
@@ -62,7 +62,8 @@ def export(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def config_of(shape: DecoderShape, length: int, *, end: int) -> dict[str, Any]:
     """Returns the config.json of the model as `transformers` writes it.
 
-    The beginning and the end of a document are one token: a document begins after the end of the one before.
+    One token marks both the beginning and the end of a document: a document begins after the end of the document
+    before.
     """
     return {
         "architectures": ["LlamaForCausalLM"],
