@@ -14,7 +14,7 @@ from plimsoll.units import MIB, format_bytes, format_seconds
 UNKNOWN = "-"
 """Text of an unknown value."""
 WIDTH = 100
-"""Characters of a line after which text is wrapped."""
+"""Largest number of characters in a line of wrapped text."""
 
 
 Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
@@ -22,18 +22,18 @@ Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
 
 
 def known(value: float | None, form: str | Callable[[float], str]) -> str:
-    """Formats a value by a format like `,.2f` or by a function. Returns `UNKNOWN` for None."""
+    """Formats a value by a format specification like `,.2f`, or by a function. Returns `UNKNOWN` for None."""
     if value is None:
         return UNKNOWN
     return format(value, form) if isinstance(form, str) else form(value)
 
 
 def figure(name: str, value: Any) -> str:
-    """Formats a figure in the unit that its name ends with, like `_bytes` or `_seconds`.
+    """Formats a number in the unit that its name ends with, like `_bytes` or `_seconds`.
 
     Args:
-        name: Name of the figure.
-        value: Its value, or a mapping of names to values, which are formatted with their names.
+        name: Name of the number.
+        value: The number, or a mapping from names to numbers, which are printed after their names.
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{part} {figure(name, each)}" for part, each in value.items())
@@ -56,7 +56,7 @@ def format_share(part: float | None, whole: float | None) -> str:
 
 
 def format_used(part: float | None, whole: float | None) -> str:
-    """Formats used bytes like `1.5 GiB of 2.0 GiB (75.0 %)`; `UNKNOWN` if either number is unknown."""
+    """Formats used bytes like `1.5 GiB of 2.0 GiB (75.0 %)`; `UNKNOWN` if either is unknown or `whole` is zero."""
     if part is None or not whole:
         return UNKNOWN
     return f"{format_bytes(part)} of {format_bytes(whole)} ({format_share(part, whole)})"
@@ -81,7 +81,7 @@ def format_mib_difference(measured: int | None, predicted: int | None) -> str:
 
 
 def format_difference_share(measured: float | None, predicted: float | None) -> str:
-    """Formats measured minus predicted, relative to the prediction, like `-1.5 %`."""
+    """Formats (measured - predicted) / predicted, like `-1.5 %`; `UNKNOWN` if it cannot be computed."""
     if measured is None or not predicted:
         return UNKNOWN
     return f"{100 * (measured - predicted) / predicted:+.1f} %"
@@ -123,11 +123,11 @@ class Table:
 
 
 def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
-    """Makes a table with one row per value.
+    """Makes a table with one row per object.
 
     Args:
-        rows: The values.
-        cells: Columns of the table.
+        rows: The objects, like plans.
+        cells: Columns of the table, each with a function from an object to a cell's text.
         title: Title of the table.
     """
     texts = [[text(row) for _, text in cells.values()] for row in rows]
@@ -136,7 +136,7 @@ def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:
-    """Formats `label   text` as lines, wrapped at `WIDTH` characters. Further lines are indented below the text."""
+    """Formats `label   text` as lines of at most `WIDTH` characters. The second and later lines align with the text."""
     first = " " * indent + label.ljust(width) + "  "
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False
@@ -145,5 +145,5 @@ def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list
 
 
 def all_labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Formats pairs of label and text as lines (`labelled`)."""
+    """Formats pairs of label and text as lines, each pair by `labelled`."""
     return [line for label, text in rows for line in labelled(label, text)]

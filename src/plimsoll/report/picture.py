@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-"""File formats of pictures."""
+"""Suffixes of the supported image files."""
 WIDTH, HEIGHT = 420, 250
 """Size of a chart of curves in points (1/72 inch)."""
 ROW_HEIGHT, FRAME_HEIGHT = 22, 50
-"""Height in points of one bar or one line of text, and of the frame around all bars."""
+"""Heights in points (1/72 inch): of one bar or line of text, and of the frame around all bars."""
 WORDS_WIDTH = 200
-"""Additional width in points of a picture with titles and labels, compared with a chart in a page."""
+"""Width in points that an image file has in addition to a chart in a page, for axis labels and legend."""
 FEW = 16
-"""Largest number of data points in a curve for which each point has a dot."""
+"""Largest number of data points for which a curve always has a dot at each point."""
 DECADES = 30
-"""Ratio of largest to smallest value above which an axis is logarithmic."""
+"""Ratio of largest to smallest value above which the vertical axis is logarithmic."""
 LARGEST = 1e300
-"""Absolute value above which a number counts as infinite, so that the difference of two values is finite."""
+"""Absolute value from which a number counts as infinite, so that differences of smaller numbers stay finite."""
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "plimsoll",  # makes files reproducible
@@ -86,7 +86,7 @@ class Line:
 
     @property
     def finite(self) -> list[float]:
-        """Finite values of the curve."""
+        """Values of the curve that can be drawn."""
         return [y for y in self.ys if is_finite(y)]
 
 
@@ -105,14 +105,14 @@ class Chart:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Map from the name of a limit, like the budget, to its value. Limits are drawn as horizontal lines."""
     from_zero: bool = False
-    """True if the vertical axis begins at zero. Otherwise the axis is logarithmic if the values span decades."""
+    """True if the vertical axis begins at zero. Otherwise it is logarithmic for positive values that differ widely."""
     logarithmic_x: bool = False
     height: int = HEIGHT
     """Height in points."""
 
     @property
     def values(self) -> list[float]:
-        """Finite values of all curves."""
+        """Values of all curves that can be drawn."""
         return [value for line in self.lines for value in line.finite]
 
     @property
@@ -146,7 +146,7 @@ class Chart:
         self._scale(axes)
 
     def _scale(self, axes: Axes) -> None:
-        """Sets the scales of both axes, and the number format of the tables."""
+        """Sets linear or logarithmic axes, the start of the vertical axis, and a number format like `1,024`."""
         if self.logarithmic_x:
             axes.set_xscale("log")
         if self.is_logarithmic:
@@ -164,9 +164,9 @@ class Bar:
 
     name: str
     parts: Mapping[str, float]
-    """Map from the name of a part of the bar to its length. Parts are drawn from the left."""
+    """Map from the name of a part of the bar to the part's length. Parts are drawn from left to right."""
     text: str
-    """Text at the end of the bar."""
+    """Text beside the right end of the bar."""
     start: float = 0
     """Position on the horizontal axis at which the bar begins."""
     mark: float | None = None
@@ -192,11 +192,11 @@ class Bars:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Map from the name of a limit, like the budget, to its value. Limits are drawn as vertical lines."""
     unit: str = ""
-    """Name of the vertical axis; empty, because the bars have names."""
+    """Label of the vertical axis; empty, because each bar has a name."""
 
     @property
     def values(self) -> list[float]:
-        """Ends of the bars, their marks, and the limits, from which the horizontal axis is scaled."""
+        """End or mark of each bar, whichever is larger, and the limits. They set the range of the horizontal axis."""
         ends = [max(row.end, row.mark or 0) for row in self.rows]
         return [*ends, *self.limits.values()]
 
@@ -207,7 +207,7 @@ class Bars:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Colour and name of each part."""
+        """Colour and name of each part of the bars."""
         names = dict.fromkeys(name for row in self.rows for name in row.parts)
         return [*zip(SERIES, names, strict=False)]
 
@@ -218,7 +218,7 @@ class Bars:
 
     def draw(self, axes: Axes) -> None:
         """Draws the bars into matplotlib axes."""
-        # Bars with their parts, marks and texts.
+        # Draw bars with their parts, marks and texts.
         colours = {name: LIGHT[colour] for colour, name in self.legend}
         for place, row in enumerate(self.rows):
             left = row.start
@@ -236,7 +236,7 @@ class Bars:
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
 
-        # Names on the vertical axis, and space for the texts beside the bars.
+        # Write names on the vertical axis, and leave space for texts beside the bars.
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.8 * max(1e-9, *self.values))
@@ -253,7 +253,7 @@ def figure_of(chart: Chart | Bars, *, has_words: bool = True) -> Figure:
 
     Args:
         chart: The chart.
-        has_words: True if the figure has title, axis names and legend.
+        has_words: True to add title, axis labels and legend.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -287,7 +287,7 @@ def inline(chart: Chart | Bars) -> str:
         figure_of(chart, has_words=False).savefig(svg, format="svg", transparent=True)
     drawn = svg.getvalue()
 
-    # Remove the document around the content, metadata and comments. Replace colours by CSS variables.
+    # Keep only the content of the `<svg>` element. Remove metadata and comments. Replace colours by CSS variables.
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
     inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page
@@ -297,10 +297,10 @@ def inline(chart: Chart | Bars) -> str:
 
 
 def save_picture(path: Path | str, figure: Figure) -> Path:
-    """Saves a figure, and returns its path. Files are reproducible: SVG has no date and no random ids.
+    """Saves a figure, and returns its path. Files are reproducible: the SVG has no date and no random ids.
 
     Raises:
-        PlimsollError: The path cannot be written to (`require_place`), or the disk is full.
+        PlimsollError: `require_place` refuses the path, or the disk is full.
     """
     from matplotlib import style
 
@@ -315,11 +315,11 @@ def save_picture(path: Path | str, figure: Figure) -> Path:
 
 
 def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
-    """Checks that a file can be written at a path, and returns the path. Call it before work that takes time.
+    """Returns the path, after checking that a file can be written there. Call it before work that takes time.
 
     Args:
         path: Path of the file.
-        formats: Allowed suffixes.
+        formats: Allowed suffixes, like `.png`.
 
     Raises:
         PlimsollError: The suffix is not among `formats`, or the path is not writable.
@@ -359,7 +359,7 @@ def waterfall(planned: Planned) -> Bars:
 
 
 def frontier_chart(planned: Planned) -> Chart:
-    """Returns a chart of bytes against step time: plans on the Pareto frontier, the chosen plan, and the budget."""
+    """Returns a chart of memory against step time: plans on the Pareto frontier, the chosen plan, and the budget."""
     budget = planned.ledger.budget_bytes
     points = sorted(planned.frontier, key=lambda point: point.step_seconds)
     unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
@@ -388,7 +388,7 @@ def frontier_chart(planned: Planned) -> Chart:
 
 
 def byte_axis(largest: float) -> tuple[int, str]:
-    """Returns the unit of a byte axis, as its number of bytes and its name.
+    """Returns the unit of an axis of bytes: its size in bytes and its name, MiB or GiB.
 
     Args:
         largest: Largest value on the axis, in bytes.

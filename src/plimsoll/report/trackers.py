@@ -1,4 +1,4 @@
-"""Trackers that receive the metrics in addition to `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
+"""Experiment trackers that receive metrics beside `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
 
     tracker = open_tracker("wandb", Tracked(folder=folder, name="lc-1", config=recipe_values))
     tracker.log(20, {"loss": 3.2})
@@ -8,8 +8,8 @@ Each tracker imports only its own package, because imports count against the mem
 beyond NumPy: tensorboardX 2.6.5 takes 6 MiB (with protobuf, without torch and TensorFlow). wandb 0.31.0 takes 40 MiB,
 and starts another process.
 
-A resumed run stays the same run in a service, because the service's id is saved in the run folder. TensorBoard is told
-the next step, so that it hides the values that a killed process wrote after the checkpoint.
+A resumed run stays the same run in a service: Trackio finds it by name, others by the run's id in the run folder.
+TensorBoard is told the next step, so that it hides values that a killed process wrote after the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from typing import Any
 from plimsoll.errors import PlimsollError
 
 PROJECT = "plimsoll"
-"""Name of the project or experiment in a service."""
+"""Default name of the project or experiment in a tracking service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """A run, as its trackers need it."""
+    """Description of a run for its trackers."""
 
     folder: Path
-    """Folder of the run, for event files and the ids of services."""
+    """Folder of the run, with TensorBoard's files and the run's ids in services."""
     name: str
     """Name of the run in the service."""
     config: Mapping[str, Any]
     """Recipe and plan, serializable as JSON."""
     start_step: int = 0
-    """Steps of earlier sessions; 0 for a new run."""
+    """Step that the run resumes from; 0 for a new run."""
 
     def read_id(self, service: str) -> str | None:
-        """Returns the id of the run in a service; None for a new run."""
+        """Returns the saved id of the run in a service; None for a new run."""
         file = self.folder / f"{service}-id.txt"
         return file.read_text().strip() if file.exists() else None
 
@@ -57,7 +57,7 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Tracker:
-    """Service that receives a run's metrics, through functions of the service's package."""
+    """Connection to a service that receives a run's metrics."""
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
@@ -70,25 +70,25 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
     """Starts or resumes a tracker for a run.
 
     Args:
-        name: Key of `TRACKERS`.
+        name: Name of the tracker in `TRACKERS`.
         run: The run.
     """
     return TRACKERS[name](run)
 
 
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
-"""Map from a metric to its name in the published guide of `longcontext`. TensorBoard gets both names."""
+"""Map from a metric to its name in the published guide of the recipe `longcontext`. TensorBoard gets both names."""
 ALLOCATED = "Memory/allocated_gb"
-"""TensorBoard's name, from the guide of `longcontext`, for the memory in use in units of 10^9 bytes. It is the device's
-memory on an accelerator, else the resident set."""
+"""Name in TensorBoard, from the same guide, of the memory in use in units of 10^9 bytes: device memory on an
+accelerator, else the resident set."""
 FLUSH_SECONDS = 10
-"""Seconds between flushes of TensorBoard's events. A kill loses at most these events, but none of metrics.jsonl."""
+"""Seconds between flushes of TensorBoard's events. A kill loses only events since the last flush."""
 
 
 class TensorBoard:
     """TensorBoard event files in the run folder, for `tensorboard --logdir runs/`.
 
-    Events are written in the training loop's own thread. tensorboardX's `SummaryWriter` has a thread and a queue of ten
+    The training loop's own thread writes the events. tensorboardX's `SummaryWriter` has a thread and a queue of ten
     events. On a full disk, or if the clock is set back by weeks, that thread dies, and the eleventh event blocks
     forever (notes, "Torture"). Here `log` raises the error instead.
     """
@@ -101,7 +101,7 @@ class TensorBoard:
 
         # Protocol buffer classes are created at run time, so a type checker does not know them.
         self._messages: Any = importlib.import_module("tensorboardX.proto.event_pb2")
-        # The file's name has the time in seconds. A restart within a second needs the process id to differ.
+        # The file's name has the time in seconds. The process id distinguishes a restart within the same second.
         self._writer = EventsWriter(str(run.folder / "events"), f".{os.getpid()}")
         self._flushed = time.monotonic()
         if run.start_step:  # hides the events that a killed process wrote after the checkpoint
@@ -137,7 +137,7 @@ class TensorBoard:
 
 
 def _wandb(run: Tracked) -> Tracker:
-    """Starts a wandb tracker. wandb's own environment variables apply, like WANDB_MODE and WANDB_PROJECT."""
+    """Starts a wandb tracker. wandb's environment variables apply, like WANDB_MODE and WANDB_PROJECT."""
     wandb = importlib.import_module("wandb")
     run_id = run.read_id("wandb") or uuid.uuid4().hex[:12]
     run.write_id("wandb", run_id)
@@ -162,7 +162,7 @@ def _wandb(run: Tracked) -> Tracker:
 
 def _trackio(run: Tracked) -> Tracker:
     """Starts a trackio tracker. It is local unless trackio's variables TRACKIO_DIR and TRACKIO_SPACE_ID are set."""
-    # Log through the run object: `trackio.log` looks the run up by thread.
+    # Log through the run object: `trackio.log` looks up the run of the calling thread.
     started = importlib.import_module("trackio").init(
         project=PROJECT, name=run.name, config=dict(run.config), resume="allow"
     )
@@ -199,7 +199,7 @@ PACKAGES = ("wandb", "trackio", "mlflow")
 
 
 def require_tracker(name: str) -> None:
-    """Raises PlimsollError if a tracker is unknown or not installed. Call it before planning."""
+    """Raises PlimsollError if there is no such tracker, or its package is not installed. Call it before planning."""
     if name not in TRACKERS:
         raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
     if name in PACKAGES and importlib.util.find_spec(name) is None:

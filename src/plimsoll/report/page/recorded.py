@@ -1,6 +1,6 @@
-"""Data of a run for its report page, from the run's files, and examples of its model's output.
+"""Data for the HTML page of a training run: contents of the run's files, and examples of the model's output.
 
-Only a few fields are required, because a run may have been killed, may still train, or may have logged no step.
+Few fields are required, because the run may have been killed, may still be training, or may have logged no step.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Column:
     """Logged values of one metric."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
-    """Step of each value."""
+    """Optimizer step of each value."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
-    """Training seconds since the start of the run, at each value."""
+    """Training seconds from the start of the run to each value."""
     values: array[float] = field(default_factory=lambda: array("d"))
 
     @property
     def finite(self) -> list[float]:
-        """Finite values of the metric."""
+        """Values of the metric without NaN and infinity."""
         return [value for value in self.values if math.isfinite(value)]
 
     def line(self, name: str, *, second: float = 0, unit: float = 1, is_marked: bool = False) -> Line:
@@ -38,16 +38,16 @@ class Column:
 
         Args:
             name: Name of the curve.
-            second: Unit of the horizontal axis in seconds; 0 for optimizer steps.
-            unit: Number that the values are divided by.
-            is_marked: True if every point has a dot.
+            second: Unit of the horizontal axis in seconds, like 60 for minutes; 0 for an axis of optimizer steps.
+            unit: Unit of the vertical axis: the values are divided by it.
+            is_marked: True to draw a dot at every point.
         """
         xs = [at / second for at in self.seconds] if second else self.steps
         return Line(name=name, xs=xs, ys=[value / unit for value in self.values], is_marked=is_marked)
 
 
 def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
-    """Converts rows of metrics to columns, which take 24 bytes per value. Leaves out values that are not numbers."""
+    """Converts rows of metrics to columns of 24 bytes per value. Leaves out values that are not numbers."""
     columns: dict[str, Column] = {}
     for row in rows:
         for name, value in row.items():
@@ -62,7 +62,7 @@ def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Data of a run for its report page."""
+    """Data of a training run for its HTML page."""
 
     name: str
     path: str
@@ -74,23 +74,23 @@ class Recorded:
     ledger: RunLedger | None = None
     """Predicted and measured bytes; None before the run has a plan."""
     steps: int | None = None
-    """Length of the run in steps; None before its data are prepared."""
+    """Planned optimizer steps of the run; None before its training data are prepared."""
     data: str = ""
-    """Description of the run's data."""
+    """Description of the training data."""
     sessions: Sequence[Facts] = ()
-    """Start time, versions and machine of each session."""
+    """Start time, package versions and machine of each training session of the run."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Map from a metric's name to its logged values."""
     chosen: Facts = field(default_factory=dict)
-    """Options of the recipe that differ from the preset."""
+    """Map from the name to the value, of the recipe's options that differ from its preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Map from purpose to command, of the commands that continue, repeat or use the run."""
+    """Map from a purpose, like `Continues it`, to the command for it."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
-    """Steps, and the learning rate at each of these steps."""
+    """Optimizer steps, and the learning rate at each of them."""
     exhibits: Sequence[Facts] = ()
-    """Examples of the model's output, from `Uses.exhibits`."""
+    """Examples of the model's output: texts, grids, curves or tables, as described in `Uses.exhibits`."""
     left_out: Sequence[str] = ()
-    """Sentences about parts that the page lacks, with the reasons."""
+    """Sentences about parts missing from the page, with the reasons."""
 
     def column(self, name: str) -> Column:
         """Returns the logged values of a metric; an empty column if it was never logged."""
@@ -98,12 +98,12 @@ class Recorded:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, from the plan; without a plan, the recipe's kind."""
+        """Name of the recipe; its kind, like `longcontext`, if the run has no plan."""
         return self.planned.recipe if self.planned else self.recipe["kind"]
 
     @property
     def budget_bytes(self) -> int | None:
-        """Memory budget of one accelerator, or of the process on a CPU."""
+        """Memory budget of one accelerator, or of the process on a CPU; None without a ledger."""
         return self.ledger and self.ledger.budget_bytes
 
     @property
@@ -113,18 +113,18 @@ class Recorded:
 
     @property
     def measured_peak_bytes(self) -> float | None:
-        """Measured peak of all sessions, from the ledger; without a ledger, the highest logged peak."""
+        """Highest memory use of all training sessions, in bytes: from the ledger, else from logged metrics."""
         measured = self.ledger and self.ledger.measured_bytes
         return measured or max(self.column(f"peak_{self.memory_kind}_bytes").finite, default=None)
 
     @property
     def last_step(self) -> int:
-        """Last step with a logged loss."""
+        """Highest optimizer step with a logged loss; 0 if none was logged."""
         return int(max(self.column("loss").steps, default=0))
 
     @property
     def elapsed_seconds(self) -> float:
-        """Training seconds of all sessions of the run so far."""
+        """Training seconds of the run so far, in all its sessions."""
         return max(self.column("elapsed_seconds").finite, default=0.0)
 
     @property
@@ -143,7 +143,7 @@ class Recorded:
         return median(rates) if rates else None
 
     def best(self) -> tuple[int, float] | None:
-        """Returns step and value of the lowest validation loss; None without an evaluation."""
+        """Returns the step and the value of the lowest validation loss; None without an evaluation."""
         column = self.column("validation_loss")
         pairs = zip(column.values, column.steps, strict=True)
         lowest, step = min((pair for pair in pairs if math.isfinite(pair[0])), default=(0.0, 0.0))
@@ -151,10 +151,10 @@ class Recorded:
 
 
 def time_axis(seconds: float) -> tuple[float, str]:
-    """Returns the unit of a time axis, as its number of seconds and its name.
+    """Returns the unit of a time axis: its length in seconds and its name, like (60.0, "minutes").
 
     Args:
-        seconds: Largest value on the axis.
+        seconds: Largest time on the axis.
     """
     for unit, name in ((3600.0, "hours"), (60.0, "minutes")):
         if seconds > 3 * unit:
