@@ -1,6 +1,6 @@
-"""Versions, commit, machine and options of every session of a run, in the run folder's `sessions.json`.
+"""Versions, commit, machine and options of every training session of a run, in the run folder's `sessions.json`.
 
-Versions come from package metadata, without importing JAX.
+A session is one process that trains the run. Package metadata has the versions, so that JAX is not imported.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
-"""Folder of this package's code."""
+"""Folder of the source code of plimsoll."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of this package in the registry, where `plimsoll` is another project."""
+"""Name of this package on PyPI, where `plimsoll` is another project."""
 PACKAGES = (
     *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
 )
-"""Packages whose versions are recorded: for computation, and for reading data."""
+"""Packages whose versions are recorded, because they affect computation or the reading of data."""
 
 
 def note_session(
@@ -36,13 +36,13 @@ def note_session(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Appends a session that starts now on this machine to the run's sessions.
+    """Appends an entry to `sessions.json` for a training session that starts now on this machine.
 
     Args:
-        folder: The run folder.
-        notes: Sentences about changes for this session. The ledger gets them even if the session is killed.
-        options: Options that the next session reuses, unless it has its own.
-        now: Clock.
+        folder: Folder of the run.
+        notes: Sentences about changes since the previous session. The ledger gets them even if this session is killed.
+        options: Options that the next session reuses, unless the user sets them again.
+        now: Function that returns the current time.
     """
     session = {
         "started": now().strftime("%Y-%m-%d %H:%M:%SZ"),
@@ -54,17 +54,17 @@ def note_session(
 
 
 def notes(folder: RunFolder) -> list[str]:
-    """Returns the notes of all sessions of a run, the oldest first."""
+    """Returns the notes of all training sessions of a run, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
 def last_options(folder: RunFolder) -> dict[str, Any]:
-    """Returns the recorded options of a run's latest session, for the next session to reuse."""
+    """Returns the recorded options of a run's latest training session, for the next session to reuse."""
     return next((session["options"] for session in reversed(sessions(folder)) if "options" in session), {})
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Returns the recorded sessions of a run, the oldest first. Returns none if their file is damaged."""
+    """Returns the entries of `sessions.json`, the oldest first; no entries if the file is missing or damaged."""
     if not folder.has(SESSIONS):
         return []
     try:
@@ -75,7 +75,10 @@ def sessions(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def here() -> dict[str, Any]:
-    """Returns versions of this package and of PACKAGES, the commit, and the machine. Unknown values are None."""
+    """Returns the versions of plimsoll and of PACKAGES, the git commit, and facts about the machine, by name.
+
+    An unknown value is None.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
@@ -98,7 +101,7 @@ def version() -> str:
 
 
 def installed_version(package: str) -> str | None:
-    """Returns the version of a distribution; None if it is not installed."""
+    """Returns the version of a package; None if the package is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -106,9 +109,10 @@ def installed_version(package: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Returns the commit of the git checkout with the package in its `src/`, with a `+` if files in `src/` differ.
+    """Returns the git commit of the checkout that has `package` in its `src/`.
 
-    Returns None for an installed package, even if it is inside the checkout of another project.
+    The commit ends with `+` if tracked files in `src/` were changed. Returns None for an installed package, even inside
+    the checkout of another project.
 
     Args:
         package: Folder of the package.
