@@ -13,11 +13,11 @@ from plimsoll.training import memory
 
 
 def analysis_of(step: jax.stages.Compiled, **figures: Any) -> Analysis:
-    """Returns the memory analysis of a compiled step.
+    """Returns an `Analysis` with the bytes of a compiled step.
 
     Args:
         step: The compiled step.
-        figures: Further fields of `Analysis`.
+        figures: Values of further fields of `Analysis`.
     """
     stats = step.memory_analysis()
     assert stats is not None

@@ -21,15 +21,15 @@ from plimsoll.training import program
 
 
 class Topology(Accelerator):
-    """Compiler of a chip that is not in this machine."""
+    """Cross-compiler for a chip that is not in this machine."""
 
     def __init__(self, subject: Subject) -> None:
         assert subject.chip is not None
         super().__init__(subject.chip)
         self.devices: Sequence[Any] | None = None
-        """Devices that functions are lowered for; None if no compiler is installed."""
+        """Descriptions of the devices that functions are lowered for; None if no compiler is installed."""
         self.options: program.Options = {}
-        """Compiler options in addition to training's."""
+        """Compiler options in addition to those of training."""
         if subject.is_compiled:
             self.devices = topology.devices(self.chip)
             if self.chip.platform == "cuda":
@@ -37,12 +37,12 @@ class Topology(Accelerator):
                 self.options = unassembled.options(Path(self._folder.name))
 
     def rates(self) -> Rates:
-        """Returns the chip's rates from the catalogue."""
+        """Returns FLOP/s and other rates of the chip from the catalogue of chips."""
         return chips.rates(self.chip)
 
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Compiles a function for the absent chip, with the same memory use as in training."""
+        """Compiles a function for the absent chip. The result has the memory use of training, but is never run."""
         platform = chips.BACKEND[self.chip.platform]
         return program.compiled(lowered, platform=platform, deterministic=deterministic, more=self.options)
