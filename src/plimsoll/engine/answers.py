@@ -55,7 +55,7 @@ class Answers:
         file = self.steps.file(plan, "step")
         estimate = dataclasses.replace(estimate, is_filed=file is not None)
 
-        # Subtract the part of the gradient that FSDP puts on other devices: the jaxpr has the whole gradient.
+        # The jaxpr of one accelerator has the whole gradient: subtract the part that FSDP puts on other devices.
         if self.subject.chip is not None:
             gradient = self.steps.gradient_bytes(plan)
             elsewhere = gradient - gradient // plan.fsdp
@@ -65,7 +65,7 @@ class Answers:
         if not self.subject.is_compiled:
             estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
 
-        # Count the new state as output if the step does not donate the old state.
+        # A step that does not donate the old state has the new state as additional output.
         if not self.subject.step_options.donates:
             static = self.steps.static(plan.fsdp, plan.storage)
             new_state = static.state_bytes - static.host_bytes(plan.offload)
@@ -86,6 +86,6 @@ class Answers:
             step = compiling.result()
         analysis = self.backend.analysis(step, counted)
 
-        # Estimate the number of instructions from the jaxpr if the compiler does not report it (on accelerators).
+        # Compilers of accelerators report no number of instructions: estimate it from the jaxpr.
         instructions = analysis.instructions or likely_instructions(jaxpr)
         return dataclasses.replace(analysis, instructions=instructions, is_filed=file is not None)

@@ -39,7 +39,7 @@ class Start:
 
 
 def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
-    """Opens checkpoints and data. Loads the newest undamaged checkpoint, or creates the state for a new run."""
+    """Opens checkpoints and data. Loads the newest undamaged checkpoint, or creates the state of a new run."""
     checkpoints = Checkpoints(
         run.folder,
         in_background=run.plan.lever("async_save"),

@@ -87,7 +87,7 @@ class BudgetGuard:
         raise StoppedError(ended_by_memory(problem)) from None
 
     def refused(self, problem: BaseException) -> Ended:
-        """Records a failed allocation, and returns the session's end, at the step of the newest checkpoint.
+        """Records a failed allocation, and returns the session's end at the newest checkpoint's step.
 
         Later steps are lost, because the state may have been donated to the step that failed.
 

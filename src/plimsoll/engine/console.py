@@ -39,7 +39,7 @@ class Console:
         self.source = source
         self.phases = phases
 
-        # Read the latest metrics of earlier sessions. Steps and evaluations are in separate rows.
+        # The last metrics of earlier sessions. Steps and evaluations are in separate rows.
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(step)
         newest = {"elapsed_seconds": 0.0, "loss": 0.0, "validation_loss": None}
@@ -48,7 +48,7 @@ class Console:
         self.train_loss: float = newest["loss"] or 0.0
         self.validation_loss: float | None = newest["validation_loss"]
 
-        # Open the outputs: log file, progress bar, trackers, profile.
+        # Outputs: log file, progress bar, trackers, profile.
         self.file = LogFile(folder.path / "log.txt")
         for note in run.notes:  # printed directly, before a bar is drawn
             self.file.write(note)
@@ -134,7 +134,7 @@ class Console:
         self.say(final_summary(outcome))
         self.say(ledger_table(ledger))
 
-        # Print the path of the run, quoted for a shell, and commands that use the run.
+        # The path of the run, quoted for a shell, and commands that use the run.
         here = Path.cwd()
         path = run.folder.path
         shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -143,7 +143,7 @@ class Console:
         self.say(where_and_next(shlex.quote(str(shown)), outcome, uses=uses, of_functions=of_functions))
 
     def close(self) -> None:
-        """Ends the profile and the trackers, and closes the progress bar and the files."""
+        """Ends the profile, the trackers, the bar and the files."""
         self._show_epoch()
         self.say(self.profile.close())
         for tracker in self.trackers:

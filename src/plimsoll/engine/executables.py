@@ -42,7 +42,7 @@ NAMES = "init", "evaluate", "step"
 READ_BY_JAX = "JAX_", "XLA_"
 """Prefixes of the environment variables that JAX and XLA read."""
 SHA256_BYTES = 32
-"""Length of the SHA-256 digest at the beginning of a file, which covers the rest of the file."""
+"""Length of the digest at the beginning of a file, which covers the rest of the file."""
 OTHERS_MAY_WRITE = 0o022
 """Permission bits of a file by which its group or everyone may write to it."""
 
@@ -55,7 +55,7 @@ def are_ours(parts: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Files:
-    """Cache files for a plan's compiled functions. The files need not exist."""
+    """Cache files of a plan's compiled functions. The files need not exist."""
 
     digest: str
     """Hash of everything that the functions depend on: recipe, plan, software versions, compiler flags."""
@@ -146,7 +146,7 @@ def _read(path: Path) -> jax.stages.Compiled | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a cache file atomically. Ignores errors of the file system, because the cache is optional."""
+    """Writes a cache file atomically. Errors of the file system are ignored: the cache is optional."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

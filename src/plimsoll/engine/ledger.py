@@ -48,7 +48,7 @@ class Measurements:
     shapes: Any
     """Shapes and shardings of the training state."""
     held: Mapping[str, int]
-    """Bytes of the training state by component, from `held_by`."""
+    """Bytes of the state by component (`held_by`)."""
     fullest_bytes: int
     """Bytes of the training state on the device that holds most of it."""
     resumed: int | None
@@ -58,9 +58,9 @@ class Measurements:
         """Writes and returns the ledger of the run's sessions. Its components are of the session with the highest peak.
 
         Args:
-            ended: End of this session; None if an error ended it.
+            ended: End of the session; None if an error ended it.
         """
-        # Collect measurements and notes of this session.
+        # Measurements and notes of this session.
         self.phases.look()
         peak = allocator.peak_bytes()
         budget = self.run.session.budget_bytes
@@ -108,7 +108,7 @@ class Measurements:
         return on_device | ({"train": training} if training else {})
 
     def _components(self, peak: int) -> dict[str, int | None]:
-        """Returns measured bytes by component: of the state from its arrays, of others from bytes at and between peaks.
+        """Returns bytes by component: the state from its arrays, the rest from the bytes between steps and the peak.
 
         A component that could not be measured is None.
         """
@@ -142,7 +142,7 @@ class Measurements:
         return RunHost(**vars(planned), measured_peak_bytes=peak)
 
     def _per_device(self) -> PerDevice | None:
-        """Returns predicted and measured bytes of the state on one of several devices; None for a single device."""
+        """Returns the predicted and measured bytes of the state on one of several devices; None for a single device."""
         plan = self.run.plan
         if plan.devices == 1:
             return None

@@ -18,9 +18,9 @@ from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 
 MOST_OF_A_MESSAGE = 400
-"""Largest number of characters of a message from JAX or its plug-in. Longer messages are cut off."""
+"""Characters of a message from JAX or its plug-in after which it is cut off."""
 BATCH_BYTES = 16 * MIB
-"""Bytes of the batch whose transfer to the device is timed."""
+"""Bytes of the batch whose transfer is timed."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the devices that JAX would train on, each with its allocator's limit in bytes. Allocates nothing.
 
     Raises:
-        PlimsollError: JAX finds no device, or its plug-in fails. The error has the plug-in's messages.
+        PlimsollError: JAX finds no device, or its plug-in fails. The text has the plug-in's messages.
     """
     messages = _Messages()
     discovery = logging.getLogger("jax._src.xla_bridge")

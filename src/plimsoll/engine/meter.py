@@ -50,7 +50,7 @@ class Meter:
         self._run = run
         self._source = source
         self._seconds_before = seconds_before
-        """Seconds of training in earlier sessions of the run."""
+        """Seconds of training in earlier sessions."""
         self._started = time.monotonic()
         self._step_began = self._started
         self._steps = 0
@@ -59,7 +59,7 @@ class Meter:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds of training in all sessions of the run so far."""
+        """Seconds of training in all sessions of the run."""
         return self._seconds_before + time.monotonic() - self._started
 
     @property
@@ -127,11 +127,11 @@ class Epochs:
         self._pending: Epoch | None = None
 
     def over(self, step: int) -> int:
-        """Returns the number of complete epochs after a step; 0 if the length of an epoch is unknown."""
+        """Returns the number of epochs completed after a step; 0 if the length of an epoch is unknown."""
         return epochs_over(step, self._per_epoch, self._steps) if self._per_epoch else 0
 
     def begun(self, step: int) -> float:
-        """Returns the number of epochs after a step, including the fraction of an unfinished one; 0 if unknown."""
+        """Returns the number of epochs after a step, with the fraction of the unfinished epoch; 0 if unknown."""
         return step / self._per_epoch if self._per_epoch else 0.0
 
     def add(self, step: int, loss: float, *, elapsed_seconds: float) -> None:
@@ -160,7 +160,7 @@ class Epochs:
         """Returns and forgets the latest summary; None if none was made since the previous call.
 
         Args:
-            validation_loss: Loss of the latest evaluation, to be added to the summary.
+            validation_loss: Loss of the latest evaluation, for the summary.
         """
         pending = self._pending
         self._pending = None

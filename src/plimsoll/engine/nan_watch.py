@@ -37,7 +37,7 @@ def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
     Args:
         step: The step as a Python function.
         compiled: The same step, compiled.
-        report: Path of the file that the traceback is written to.
+        report: Path of the file for the traceback.
     """
 
     def watched(state: Any, batch: Batch) -> tuple[Any, dict[str, Any]]:

@@ -77,8 +77,8 @@ class OwnLoop:
             batch: Arrays of one effective batch (all micro-batches of a step), in the planned shapes.
 
         Returns:
-            The next state, and metrics: `loss` (mean over the batch), `gradient_norm`, `weight` (divisor of the loss), and
-            those of the loss function.
+            The next state, and metrics: `loss` (mean over the batch), `gradient_norm`, `weight` (divisor of the loss),
+            and those of the loss function.
 
         Raises:
             DataError: The batch is not a pytree of the planned structure and shapes.

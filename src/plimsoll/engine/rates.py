@@ -31,9 +31,9 @@ TOUCHED = 64 * MIB
 (environment.py)."""
 
 CALL_SECONDS = 0.2
-"""Least seconds of a timed call on a GPU: some thousand times the cost of launching it and waiting for it."""
+"""Least duration of a timed call on a GPU: some thousand times the cost of launching it and waiting for it."""
 CALLS = 5
-"""Number of timed calls on a GPU. Only the fastest counts, because other load on the GPU slows calls down."""
+"""Number of timed calls on a GPU. The fastest counts, because other load on the GPU only slows calls down."""
 SIDE = 8192
 """Rows and columns of the matrices in a timed matmul, enough to keep a GPU busy. A small GPU gets fewer."""
 COPIED_BYTES, SENT_BYTES = GIB, 256 * MIB
@@ -48,7 +48,7 @@ DOTS: Mapping[str, tuple[Any, Any]] = {
     "bfloat16": (jnp.bfloat16, None),
     "float16": (jnp.float16, None),
 }
-"""Map from the name of a precision to the dtype of a matmul's operands and the `precision` argument of `jnp.dot`."""
+"""Map from precision to the dtype of a matmul's operands and the `precision` argument of `jnp.dot`."""
 
 Clock = Callable[[], float]
 """Function that returns a time in seconds."""
@@ -112,7 +112,7 @@ def _dot_seconds(flops: float) -> float:
 def _call_seconds() -> float:
     """Measures the overhead in seconds of a step: the call with NumPy arrays, and reading the metrics.
 
-    The state has as many arrays as three small layers trained by Adam, because each argument costs about 2 us.
+    The state has as many arrays as three small layers under Adam, because each argument costs about 2 us.
     """
     state: list[Any] = [jnp.zeros(8) for _ in range(3 * 2 * 3 + 2)]
     batch = {"x": np.ones((64, 8), np.float32), "y": np.ones(64, np.float32)}
@@ -140,10 +140,10 @@ def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
 
 
 def seconds_of(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
-    """Times each function `rounds` times, in turn, so that other work on the machine slows all of them alike.
+    """Times each call `rounds` times, in turn, so that other work on the machine slows all calls alike.
 
-    Returns the lower quartile of each function's seconds: a busy machine inflates the median, and clock errors spoil
-    the minimum.
+    Returns the lower quartile of each call's seconds: a busy machine inflates the median, and clock errors spoil the
+    minimum.
     """
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
@@ -158,7 +158,7 @@ def card_rates(clock: Clock = time.perf_counter) -> Rates:
     """Measures matmuls, copies, kernel launches and transfers from the host on the first GPU. Takes some seconds.
 
     Args:
-        clock: Function that returns a time in seconds.
+        clock: Clock in seconds.
 
     Returns:
         Rates of the GPU, with FLOP/s of each precision that XLA supports on it. Links between GPUs are not measured.

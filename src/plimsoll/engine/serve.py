@@ -33,7 +33,7 @@ class Server:
         if request.verb != "imports":
             return self.answers.answer(request)
 
-        # Measure the resident bytes of training's imports in a process on the CPU, while this process imports JAX.
+        # Measure training's imports in a process on the CPU: an accelerator driver's memory cannot be measured here.
         with started(self.subject) as process:
             _ = self.answers
             return int(last_line(process, ""))
@@ -47,7 +47,7 @@ class Server:
 
 
 def serve(subject: str) -> int:
-    """Answers one request per line of standard input, until the input closes. Other output goes to standard error.
+    """Answers one request per line of standard input, until it closes. Other output goes to standard error.
 
     A reply is {"answer": ...}, {"refused": reason} to tell the user, or {"failed": reason} to count the plan as failed.
 

@@ -50,7 +50,7 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """Objects of a session that is ready for its first step."""
+    """A loaded session that is ready for its first step."""
 
     training: Training
     console: Console

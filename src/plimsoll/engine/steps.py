@@ -35,16 +35,16 @@ class RecipeSteps:
     """Traces and lowers the functions of a recipe under different plans, for the devices of one chip."""
 
     def __init__(self, recipe: Recipe, subject: Subject, devices: Sequence[Any] | None) -> None:
-        """Does not trace yet.
+        """Initializes without tracing.
 
         Args:
             recipe: The recipe.
             subject: Has the schedule length, step options and chip that the functions also depend on.
-            devices: JAX devices that functions are lowered for; None for the only device of this process.
+            devices: Devices that functions are lowered for; None for the only device of this process.
         """
         self.recipe = recipe
         self.batch = self.recipe.spec.batch(self.recipe.effective_batch)
-        """Shapes and dtypes of an effective batch (all micro-batches of a step)."""
+        """Shapes and dtypes of an effective batch (of a whole step)."""
         self.subject = subject
         self._backend = BACKEND[subject.platform]
         self._devices = devices
@@ -54,7 +54,7 @@ class RecipeSteps:
     # Functions for the compiler.
 
     def functions(self, plan: Plan) -> program.Functions:
-        """Returns the same functions of a plan as in the training process."""
+        """Returns the plan's functions, the same as in the training process."""
         return functions_of(
             self.recipe,
             plan,
@@ -76,7 +76,7 @@ class RecipeSteps:
         return None if files is None else files.path(name)
 
     def lowered(self, plan: Plan) -> tuple[jax.stages.Lowered, Any]:
-        """Returns the lowered step of a plan for all devices, and its jaxpr."""
+        """Returns the plan's lowered step for all devices, and the step's jaxpr."""
         traced = self._traced.pop(plan, None)
         if traced is None:
             return self.functions(plan).step(self.batch)
@@ -104,7 +104,7 @@ class RecipeSteps:
         return self._step(plan, plan.compute(self._backend), state, self._rows(self.batch))
 
     def plain(self, plan: Plan) -> Any:
-        """Returns the jaxpr of the whole step with ordinary float32 matmuls, so that all FLOPs can be counted.
+        """Returns the jaxpr of the whole step with plain float32 matmuls, so that all FLOPs can be counted.
 
         An accelerator's attention kernels would hide matmuls from the jaxpr.
         """
@@ -112,7 +112,7 @@ class RecipeSteps:
         return self._step(plan, compute, self.state(plan.storage, plan.precision), program.shapes(self.batch))
 
     def init_share(self, plan: Plan) -> Any:
-        """Returns the jaxpr by which one device initializes the state."""
+        """Returns the jaxpr of one device's initialization of the state."""
         init = make_init(
             self._task(plan),
             self._rule(plan.storage),
@@ -211,7 +211,7 @@ class RecipeSteps:
         return self.recipe.spec.validation_batch(plan.micro_batch)
 
     def _rows(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of the part of a batch that one device gets."""
+        """Returns shapes and dtypes of one device's rows of a batch."""
         devices = self.subject.devices
         return {
             name: jax.ShapeDtypeStruct((spec.shape[0] // devices, *spec.shape[1:]), spec.dtype)

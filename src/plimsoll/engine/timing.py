@@ -70,7 +70,7 @@ def step_seconds(
 ) -> list[float]:
     """Times the steps of candidates in turn, until the order of their speeds is clear or the time limit is reached.
 
-    Only one training state is in memory at a time.
+    Memory holds only one state at a time.
 
     Args:
         candidates: Plans to time.

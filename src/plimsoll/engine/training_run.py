@@ -25,7 +25,7 @@ class TrainingRun:
     notes: list[str] = field(default_factory=list)
     """Sentences about this session for the log and the ledger, such as changes since the previous session.
 
-    Loading and restoring add sentences before the first step.
+    Loading and restoring add notes before the first step.
     """
 
     @classmethod

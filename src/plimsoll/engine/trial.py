@@ -74,7 +74,7 @@ def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
 def _tried(steps: RecipeSteps, plan: Plan) -> Preparation:
     """Compiles the plan's functions, and measures the memory of a trial process that loads them.
 
-    The trial process imports modules while this process compiles.
+    The trial process imports its modules while this process compiles.
     """
     with started(steps.subject) as process:
         try:

@@ -34,7 +34,7 @@ exec cat "$code" > "$result"
 
 
 def options(folder: Path) -> dict[str, str | bool]:
-    """Returns compiler options for a GPU that skip the generation of machine code.
+    """Returns compiler options for a GPU that skip machine code.
 
     Args:
         folder: Empty folder, for the script that replaces the assembler. It must exist while anything is compiled.

@@ -37,10 +37,10 @@ from plimsoll.units import MIB, format_seconds
 
 Say = Callable[[str], None]
 State = list[int]
-"""A file's modification time in nanoseconds, and its size in bytes, to notice changes."""
+"""A file's time of modification in nanoseconds, and its size in bytes."""
 
 OWNER = "owner.json"
-"""Name of the file in the bucket that has the run's `Owner`."""
+"""Name of the file in the bucket with the run's `Owner`."""
 SIGN_SECONDS = 60
 """Seconds between heartbeats: the uploading process writes the time into owner.json."""
 FRESH_SECONDS = 300
@@ -48,11 +48,11 @@ FRESH_SECONDS = 300
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
-"""Map from the protocol of an address to its fsspec driver. Stores of these protocols replace objects atomically."""
+"""Map from protocol to fsspec driver package. Stores of these protocols replace an object atomically."""
 PIECE = {"chunksize": 8 * MIB}
-"""Driver option that limits the bytes of one part of an upload."""
+"""Option that limits the size of one piece of an upload."""
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
-"""Map from driver to the options that limit its memory while it uploads a large file."""
+"""Map from driver package to options that limit its memory while it uploads a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
 """Pattern of a checkpoint's path, relative to the run folder."""
 
@@ -97,7 +97,7 @@ class BucketError(RunError):
 
 
 class TakenError(StoppedError):
-    """Error of a training process whose run in the bucket another machine has taken over."""
+    """Error of training a run that another machine has taken over."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Store:
 
 
 class Bucket:
-    """A run in a bucket, and the local folder that it is trained in or read from."""
+    """A run in a bucket, and its local folder."""
 
     def __init__(self, address: str) -> None:
         self.store = Store(address)
@@ -265,7 +265,7 @@ class Bucket:
         self._last_sign = time.time()
 
     def _owner(self) -> Owner | None:
-        """Returns the owner from the bucket's owner.json; None if the file does not exist."""
+        """Returns the owner in the bucket; None without one."""
         text = self.store.read(OWNER)
         if text is None:
             return None
@@ -305,7 +305,7 @@ class Bucket:
             self._keep_notes()
 
     def is_behind(self) -> bool:
-        """Returns True if the local folder has files that are new or changed since the latest upload."""
+        """Returns True if the local folder has new or changed files that were not uploaded."""
         return any(self.sent.get(name) != state for name, state in self._here().items())
 
     def _here(self) -> dict[str, State]:
@@ -360,7 +360,7 @@ class Bucket:
             self._follow(self._owner(), say)
 
     def _follow(self, owner: Owner | None, say: Say) -> None:
-        """Updates the local folder from the bucket, unless `owner` is the local folder."""
+        """Updates the local folder from the bucket, unless `owner` is this folder."""
         if owner is not None and owner.folder == self.name:
             return
         if self.store.read("recipe.json") is None:

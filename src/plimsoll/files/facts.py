@@ -49,13 +49,13 @@ class Facts:
     """Files and options that identify training data: equal facts mean the same data. A single file may be renamed."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
-    """Map from the path of a file, relative to the common folder of all files, to the file's size and hash."""
+    """Map from the path of a file, relative to the files' common folder, to its size and hash."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the data depend on, serializable as JSON."""
 
     @property
     def digest(self) -> str:
-        """Hash of these facts, used as the name of a folder with data that was prepared from the files."""
+        """Hash of the facts, used as the name of a folder with data made from them."""
         text = json.dumps(asdict(self._renamed("")), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -86,7 +86,7 @@ class Facts:
         return "; ".join(differences)
 
     def _renamed(self, name: str) -> Facts:
-        """Returns a copy in which a single file has another name; these facts if there are several files."""
+        """Returns a copy with another name for the file, or these facts unless there is one file."""
         if len(self.files) != 1:
             return self
         (file,) = self.files.values()
@@ -94,7 +94,7 @@ class Facts:
 
 
 def facts_of(paths: Sequence[Path], *, exact: bool = False, **options: Any) -> Facts:
-    """Returns the facts of files as they are now.
+    """Returns the current facts of files.
 
     Args:
         paths: The files. Their names in the facts are relative to their common folder.
@@ -129,7 +129,7 @@ def require_same(name: str, then: Mapping[str, Any], now: Facts) -> None:
     """Raises DataError if a run's data have changed since its start.
 
     Args:
-        name: Name of the data, for the error message.
+        name: Name of the data, for the message.
         then: `Facts` at the start of the run, as JSON.
         now: Current facts.
     """
@@ -141,11 +141,11 @@ def require_same(name: str, then: Mapping[str, Any], now: Facts) -> None:
 
 
 def _digests(paths: Sequence[Path], sizes: Sequence[int]) -> list[str | None]:
-    """Returns the SHA-256 of each file, or of its sampled pieces; None for a file without a sampled piece."""
+    """Returns the SHA-256 of each file or of its sampled pieces; None for a file without a sampled piece."""
     if sum(sizes) <= WHOLE_BYTES:
         return [checksum(path) for path in paths]
 
-    # Hash pieces at equal distances over all files together, including the first and the final byte.
+    # Sample pieces at equal distances over all files together, including the first and the last byte.
     ends = list(accumulate(sizes))
     digests: dict[int, Any] = {}
     for sample in range(SAMPLES):

@@ -25,11 +25,11 @@ from plimsoll.units import format_bytes
 
 META = "meta.json"
 Counts = Mapping[str, Any]
-"""Numbers of rows, tokens and the like in a folder's data, serializable as JSON."""
+"""Counts of a folder's data, like rows or tokens, serializable as JSON."""
 Make = Callable[[Path], Counts]
 """Function that writes prepared data into a folder, and returns their counts."""
 Say = Callable[[str], None]
-"""Function that is called with messages for the user."""
+"""Function that receives messages for the user."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Made:
 
     path: Path
     made_with: Facts
-    """Sizes and hashes of the input files, and the options, that the folder was made from."""
+    """`Facts` (sizes, hashes, options) about the inputs that the folder was made from."""
     counts: Counts
 
 
@@ -62,7 +62,7 @@ def opened(path: Path) -> Made | None:
 
 
 def made(path: Path, made_with: Facts, make: Make, **options: Any) -> Made:
-    """Returns the folder at `path`, after making it by `make` if it is absent. Takes the same arguments as `held`."""
+    """Returns the folder at `path`, made by `make` unless it exists. The arguments are those of `held`."""
     with held(path, made_with, make, **options) as folder:
         return folder
 
@@ -81,7 +81,7 @@ def held(
 
     Args:
         path: Path of the folder. Nothing exists there until the folder is complete.
-        made_with: Sizes and hashes of the input files, and the options, that the data depend on.
+        made_with: Facts about all inputs that the data depend on.
         make: Function that writes the data into a folder, and returns their counts.
         continues: True if `make` can continue from the files of an interrupted attempt; False to remove them first.
         verified: True to verify the checksums of an existing folder, and to make a damaged folder again.

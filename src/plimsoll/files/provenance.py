@@ -1,6 +1,6 @@
 """Versions, commit, machine and options of every training session of a run, in the run folder's `sessions.json`.
 
-A session is one process that trains the run. Package metadata has the versions, so that JAX is not imported.
+A session is one training process. Versions come from package metadata, without importing JAX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
-"""Folder of the source code of plimsoll."""
+"""Folder of this package's code."""
 DISTRIBUTION = "plimsoll-jax"
 """Name of this package on PyPI, where `plimsoll` is another project."""
 PACKAGES = (
@@ -39,10 +39,10 @@ def note_session(
     """Appends an entry to `sessions.json` for a training session that starts now on this machine.
 
     Args:
-        folder: Folder of the run.
+        folder: The run folder.
         notes: Sentences about changes since the previous session. The ledger gets them even if this session is killed.
         options: Options that the next session reuses, unless the user sets them again.
-        now: Function that returns the current time.
+        now: Clock.
     """
     session = {
         "started": now().strftime("%Y-%m-%d %H:%M:%SZ"),
@@ -54,12 +54,12 @@ def note_session(
 
 
 def notes(folder: RunFolder) -> list[str]:
-    """Returns the notes of all training sessions of a run, the oldest first."""
+    """Returns the notes of all sessions of a run, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
 def last_options(folder: RunFolder) -> dict[str, Any]:
-    """Returns the recorded options of a run's latest training session, for the next session to reuse."""
+    """Returns the recorded options of a run's latest session, for the next session to reuse."""
     return next((session["options"] for session in reversed(sessions(folder)) if "options" in session), {})
 
 
@@ -101,7 +101,7 @@ def version() -> str:
 
 
 def installed_version(package: str) -> str | None:
-    """Returns the version of a package; None if the package is not installed."""
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

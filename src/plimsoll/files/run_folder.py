@@ -1,9 +1,9 @@
-"""The folder of a training run, with recipe, plan, ledger, metrics and checkpoints.
+"""The folder of a run, with recipe, plan, ledger, metrics and checkpoints.
 
     recipe.json plan.json data.json ledger.json metrics.jsonl log.txt checkpoints/ events.out.tfevents.* (TensorBoard)
 
 The command that created the folder also continues the run. JSON files are replaced atomically, so that a kill leaves
-the old content or the new.
+the old file or the new one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MADE_ANEW = {
 }
 """Map from the name of a file that can be made again to the advice in case of damage."""
 SEAL = "checksums.json"
-"""Name of the file in the run folder that has the checksums of SEALED files."""
+"""Name of the run folder's file with the checksums of SEALED files."""
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
 """Files that are written before training, that training depends on, and that no other checksum covers."""
 
@@ -69,7 +69,7 @@ class Position:
     plan: dict[str, Any]
     """Memory-saving options that the checkpoint was trained with, as in plan.json."""
     leaves: Sequence[tuple[str, Sequence[int], str]]
-    """Path, shape and dtype of each array, in the order of the training state's pytree."""
+    """Path, shape and dtype of each array, in the order of the state."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
@@ -91,7 +91,7 @@ class Position:
 
 
 class RunFolder:
-    """The folder of one training run: its paths, JSON files and lock."""
+    """The folder of one run: paths, JSON files and lock."""
 
     def __init__(self, path: Path | str) -> None:
         if "://" in str(path):
@@ -130,11 +130,11 @@ class RunFolder:
             raise self.damaged(name, problem) from None
 
     def damaged(self, name: str, problem: Exception) -> RunError:
-        """Returns a RunError about a damaged file, with advice.
+        """Returns the RunError about a damaged file, with advice.
 
         Args:
             name: Name of the file.
-            problem: Error that was raised when the file was read.
+            problem: Error that reading the file raised.
         """
         return RunError(f"{self.path / name} is damaged ({problem}): restore it, or {_instead_of(self, name)}")
 
@@ -195,7 +195,7 @@ class RunFolder:
         return 0, notes
 
     def checkpoint(self, step: int) -> Path:
-        """Returns the path of the checkpoint that was saved at a step."""
+        """Returns the folder of the checkpoint that was saved at a step."""
         return self.checkpoints / f"{STEP}{step:08d}"
 
     def position(self, step: int) -> Position:
@@ -289,9 +289,9 @@ def _instead_of(folder: RunFolder, name: str) -> str:
 
 
 def note_holder(lock: int) -> None:
-    """Writes the id and the host of this process into a run's lock file, for error messages of other processes.
+    """Writes this process's id and host into a run's lock file, for the messages of other processes.
 
-    A process that inherits the lock calls this function as well.
+    A process that inherits the lock calls it as well.
 
     Args:
         lock: File descriptor of the lock file.

@@ -24,11 +24,11 @@ from plimsoll.files.run_folder import RunFolder
 from plimsoll.processes.interruption import NUMBERS
 
 PROGRAM = ["-m", "plimsoll.files.sender"]
-"""Arguments for the Python interpreter that start the uploading process."""
+"""Arguments of Python that start the uploading process."""
 SEND_SECONDS = 60
 """Seconds between two uploads."""
 PATIENCE_SECONDS = 60
-"""Longest wait in seconds for the training process to save and end, after the parent process was killed."""
+"""Longest wait, in seconds, for training to save and end after the supervising process was killed."""
 BEHIND = 3
 """Exit code of a command whose training ended normally, but whose final upload failed."""
 
@@ -40,12 +40,12 @@ class Sender:
         self.address = address
         self.say = say
         self.behind: str | None = None
-        """Message that the bucket lacks the newest changes, with the reason; None if it is up to date."""
+        """Reason why the bucket is not up to date; None if it is up to date."""
         command = [sys.executable, *PROGRAM, address]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0)
 
-        # Wait for the download, so that an error is raised before training data are prepared.
+        # Wait for the download, so that an error comes before data is prepared.
         try:
             reply = self._reply()
         except KeyboardInterrupt:

@@ -31,7 +31,7 @@ class LadderRow:
     """Name of the memory-saving option that this line adds; None for the first line."""
     outcome: Literal["predicted", "measured", "failed"] = "predicted"
     why_not: str | None = None
-    """Reason that planning or training failed; None if it did not."""
+    """Reason that planning or training failed."""
     plan: Plan | None = None
     parameters: int | None = None
     """Number of parameters of the model."""
@@ -49,9 +49,9 @@ class LadderRow:
     step_seconds: float | None = None
     """Seconds per step: predicted, or the measured median."""
     session_step_seconds: list[float] = field(default_factory=list[float])
-    """Median seconds per step of each training session (the first, and one that resumes)."""
+    """Median seconds per step of each of two training sessions; the second one resumes."""
     per_second: float | None = None
-    """Tokens or examples trained on per second."""
+    """Tokens or examples per second."""
     measured_peak_bytes: int | None = None
     loss: float | None = None
     """Training loss of the final step."""
@@ -79,7 +79,7 @@ class Ladder:
     rate_unit: str
     budget_bytes: int
     stops: tuple[int, ...] = ()
-    """Step at which the first training session of each line ends, and at which the resumed one ends."""
+    """Steps at which the first and the second training session of each line end."""
     rungs: list[LadderRow]
     left_out: Mapping[str, str]
     """Map from the name of an omitted line to the reason."""

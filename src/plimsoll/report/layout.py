@@ -14,7 +14,7 @@ from plimsoll.units import MIB, format_bytes, format_seconds
 UNKNOWN = "-"
 """Text of an unknown value."""
 WIDTH = 100
-"""Largest number of characters in a line of wrapped text."""
+"""Characters of a line after which text is wrapped."""
 
 
 Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
@@ -22,7 +22,7 @@ Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
 
 
 def known(value: float | None, form: str | Callable[[float], str]) -> str:
-    """Formats a value by a format specification like `,.2f`, or by a function. Returns `UNKNOWN` for None."""
+    """Formats a value by a format like `,.2f` or by a function. Returns `UNKNOWN` for None."""
     if value is None:
         return UNKNOWN
     return format(value, form) if isinstance(form, str) else form(value)
@@ -81,7 +81,7 @@ def format_mib_difference(measured: int | None, predicted: int | None) -> str:
 
 
 def format_difference_share(measured: float | None, predicted: float | None) -> str:
-    """Formats (measured - predicted) / predicted, like `-1.5 %`; `UNKNOWN` if it cannot be computed."""
+    """Formats measured minus predicted, relative to the prediction, like `-1.5 %`."""
     if measured is None or not predicted:
         return UNKNOWN
     return f"{100 * (measured - predicted) / predicted:+.1f} %"
@@ -123,11 +123,11 @@ class Table:
 
 
 def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
-    """Makes a table with one row per object.
+    """Makes a table with one row per value.
 
     Args:
-        rows: The objects, like plans.
-        cells: Columns of the table, each with a function from an object to a cell's text.
+        rows: The values.
+        cells: Columns of the table.
         title: Title of the table.
     """
     texts = [[text(row) for _, text in cells.values()] for row in rows]
@@ -136,7 +136,7 @@ def table(rows: Iterable[Any], cells: Cells, *, title: str = "") -> Table:
 
 
 def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list[str]:
-    """Formats `label   text` as lines of at most `WIDTH` characters. The second and later lines align with the text."""
+    """Formats `label   text` as lines, wrapped at `WIDTH` characters. Further lines are indented below the text."""
     first = " " * indent + label.ljust(width) + "  "
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False

@@ -23,7 +23,7 @@ from typing import Any
 from plimsoll.errors import RunError
 
 MARKER = "not_finite"
-"""Key in a row, for the values that are NaN or infinite."""
+"""Key of a row's values that are NaN or infinite."""
 
 
 def encode_row(step: int, values: Mapping[str, Any]) -> str:
@@ -40,8 +40,8 @@ def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
     """Collects numbered metrics (`NAME_0`, `NAME_1`, ...) into one dictionary per NAME, from number to value.
 
     Args:
-        row: A row of the metrics file.
-        names: NAMEs of the metrics to collect. Other metrics are returned unchanged.
+        row: Metrics of a row.
+        names: Names of the metrics to collect.
     """
     columns: dict[str, Any] = {}
     for name, value in row.items():
@@ -117,7 +117,7 @@ class NewRows:
 
 
 def _row_of(line: bytes) -> dict[str, Any]:
-    """Decodes a line of a metrics file to a dictionary from metric to value."""
+    """Decodes a line of a metrics file."""
     row = json.loads(line)
     row |= {name: float(text) for name, text in row.pop(MARKER, {}).items()}
     int(row["step"])

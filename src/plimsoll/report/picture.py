@@ -39,11 +39,11 @@ WIDTH, HEIGHT = 420, 250
 ROW_HEIGHT, FRAME_HEIGHT = 22, 50
 """Heights in points (1/72 inch): of one bar or line of text, and of the frame around all bars."""
 WORDS_WIDTH = 200
-"""Width in points that an image file has in addition to a chart in a page, for axis labels and legend."""
+"""Additional width in points of a picture with titles and labels, compared with a chart in a page."""
 FEW = 16
 """Largest number of data points for which a curve always has a dot at each point."""
 DECADES = 30
-"""Ratio of largest to smallest value above which the vertical axis is logarithmic."""
+"""Ratio of largest to smallest value above which an axis is logarithmic."""
 LARGEST = 1e300
 """Absolute value from which a number counts as infinite, so that differences of smaller numbers stay finite."""
 STYLE = {
@@ -86,7 +86,7 @@ class Line:
 
     @property
     def finite(self) -> list[float]:
-        """Values of the curve that can be drawn."""
+        """Finite values of the curve."""
         return [y for y in self.ys if is_finite(y)]
 
 
@@ -112,7 +112,7 @@ class Chart:
 
     @property
     def values(self) -> list[float]:
-        """Values of all curves that can be drawn."""
+        """Finite values of all curves."""
         return [value for line in self.lines for value in line.finite]
 
     @property
@@ -164,9 +164,9 @@ class Bar:
 
     name: str
     parts: Mapping[str, float]
-    """Map from the name of a part of the bar to the part's length. Parts are drawn from left to right."""
+    """Map from the name of a part of the bar to its length. Parts are drawn from the left."""
     text: str
-    """Text beside the right end of the bar."""
+    """Text at the end of the bar."""
     start: float = 0
     """Position on the horizontal axis at which the bar begins."""
     mark: float | None = None
@@ -192,11 +192,11 @@ class Bars:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Map from the name of a limit, like the budget, to its value. Limits are drawn as vertical lines."""
     unit: str = ""
-    """Label of the vertical axis; empty, because each bar has a name."""
+    """Name of the vertical axis; empty, because the bars have names."""
 
     @property
     def values(self) -> list[float]:
-        """End or mark of each bar, whichever is larger, and the limits. They set the range of the horizontal axis."""
+        """Ends of the bars, their marks, and the limits, from which the horizontal axis is scaled."""
         ends = [max(row.end, row.mark or 0) for row in self.rows]
         return [*ends, *self.limits.values()]
 
@@ -207,7 +207,7 @@ class Bars:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Colour and name of each part of the bars."""
+        """Colour and name of each part."""
         names = dict.fromkeys(name for row in self.rows for name in row.parts)
         return [*zip(SERIES, names, strict=False)]
 
@@ -218,7 +218,7 @@ class Bars:
 
     def draw(self, axes: Axes) -> None:
         """Draws the bars into matplotlib axes."""
-        # Draw bars with their parts, marks and texts.
+        # Bars with their parts, marks and texts.
         colours = {name: LIGHT[colour] for colour, name in self.legend}
         for place, row in enumerate(self.rows):
             left = row.start
@@ -236,7 +236,7 @@ class Bars:
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
 
-        # Write names on the vertical axis, and leave space for texts beside the bars.
+        # Names on the vertical axis, and space for the texts beside the bars.
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.8 * max(1e-9, *self.values))
@@ -297,7 +297,7 @@ def inline(chart: Chart | Bars) -> str:
 
 
 def save_picture(path: Path | str, figure: Figure) -> Path:
-    """Saves a figure, and returns its path. Files are reproducible: the SVG has no date and no random ids.
+    """Saves a figure, and returns its path. Files are reproducible: SVG has no date and no random ids.
 
     Raises:
         PlimsollError: `require_place` refuses the path, or the disk is full.
@@ -319,7 +319,7 @@ def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
 
     Args:
         path: Path of the file.
-        formats: Allowed suffixes, like `.png`.
+        formats: Allowed suffixes.
 
     Raises:
         PlimsollError: The suffix is not among `formats`, or the path is not writable.
@@ -359,7 +359,7 @@ def waterfall(planned: Planned) -> Bars:
 
 
 def frontier_chart(planned: Planned) -> Chart:
-    """Returns a chart of memory against step time: plans on the Pareto frontier, the chosen plan, and the budget."""
+    """Returns a chart of bytes against step time: plans on the Pareto frontier, the chosen plan, and the budget."""
     budget = planned.ledger.budget_bytes
     points = sorted(planned.frontier, key=lambda point: point.step_seconds)
     unit, unit_name = byte_axis(max([budget, *(point.needed_bytes for point in points)]))
@@ -388,7 +388,7 @@ def frontier_chart(planned: Planned) -> Chart:
 
 
 def byte_axis(largest: float) -> tuple[int, str]:
-    """Returns the unit of an axis of bytes: its size in bytes and its name, MiB or GiB.
+    """Returns the unit of a byte axis, as its number of bytes and its name.
 
     Args:
         largest: Largest value on the axis, in bytes.

@@ -23,9 +23,9 @@ from plimsoll.report.layout import UNKNOWN, format_rate
 from plimsoll.units import format_bytes, format_seconds
 
 REFRESH_SECONDS = 0.25
-"""Least number of seconds between two drawings of the bar."""
+"""Seconds between two drawings of the bar."""
 OWN_SHOWN = 3
-"""Largest number of metrics in a line of progress that only this recipe has."""
+"""Largest number of recipe-specific metrics in a line of progress."""
 
 
 class Progress:
@@ -75,7 +75,7 @@ class Progress:
         Args:
             step: Completed steps since the start of the run.
             row: Metrics of the step, as in `metrics.jsonl`.
-            own: Metrics that only this recipe has. A line shows three of them, a bar none.
+            own: Metrics that only this recipe has. A line shows the first three, a bar none.
         """
         if self.quiet:
             return
@@ -87,7 +87,7 @@ class Progress:
             self._try(self._print, f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}")
             return
 
-        # The text beside the bar is short enough for a terminal of 80 columns.
+        # The text of the bar, short enough for 80 columns.
         text = "  ".join([f"{elapsed} + {left} left", loss, *facts]).replace("resident ", "")
         self._bar.set_description_str(text, refresh=False)
         self._try(self._bar.update, step - self._bar.n)

@@ -15,12 +15,12 @@ RULE = "=" * 80
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Losses and times for the summary after an epoch. The summary covers all epochs since the previous summary."""
+    """Losses and times of one epoch, or of all epochs since the previous summary."""
 
     number: int
-    """Number of the completed epoch, counted from 1."""
+    """Number of the epoch, counted from 1."""
     epochs: float
-    """Planned number of epochs of the run, which may be fractional."""
+    """Number of epochs in the run, which may be fractional."""
     train_loss: float
     """Mean training loss since the previous summary."""
     validation_loss: float | None
@@ -28,7 +28,7 @@ class Epoch:
     epoch_seconds: float
     """Mean seconds of an epoch since the previous summary."""
     elapsed_seconds: float
-    """Training seconds of the run so far, in all its sessions."""
+    """Training seconds of all sessions of the run so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class Outcome:
     train_loss: float
     """Training loss of the latest step."""
     validation_loss: float | None
-    """Latest loss on the held-out set; None without one."""
+    """Latest loss on the held-out set."""
     best_validation_loss: float | None
     best_step: int | None
-    """Step of the best evaluation; None without an evaluation."""
+    """Step of the best evaluation."""
     total_seconds: float
-    """Training seconds of the run so far, in all its sessions."""
+    """Training seconds of all sessions of the run."""
     epochs: int
     """Complete epochs of the run so far; 0 if the length of an epoch is unknown."""
     epochs_begun: float
@@ -53,7 +53,7 @@ class Outcome:
     waited_share: float = 0.0
     """Fraction of this session's time in which training waited for data."""
     rows_left_out: int = 0
-    """Rows of data skipped for NaN or infinite values, counted in every epoch; 0 if the data source does not count."""
+    """Rows of data skipped because they were not finite, counted in each epoch; 0 if the source does not count."""
     finished: bool = True
     """True if the run has taken all its planned steps."""
     ended_early: str = ""
@@ -93,7 +93,7 @@ def final_summary(outcome: Outcome) -> str:
 
 
 def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
-    """Returns a sentence about a run that --patience has ended, for lack of improvement.
+    """Returns a sentence about a run that --patience has ended.
 
     Args:
         step: Last step of the run.
@@ -134,7 +134,7 @@ def evaluation_text(answer: Mapping[str, Any]) -> str:
     """Returns the output of `plimsoll evaluate`: a line per metric, and a line per entry of a metric that is a mapping.
 
     Args:
-        answer: Path of the run as "run", step of the checkpoint as "step", and the metrics.
+        answer: Path of the run, step of its checkpoint, and metrics.
     """
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
     for name, value in answer.items():

@@ -1,7 +1,7 @@
 """Tables of a plan, of a ledger (predicted and measured memory), and of runs, for terminals, logs and HTML pages.
 
-Tables have no colours and no line-drawing characters. A component is shown as a percentage of peak memory, and the peak
-as a percentage of the memory budget.
+Tables have no colours and no line-drawing characters. A component's percentage is of the peak, and the peak's
+percentage is of the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,12 +61,12 @@ def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
 
 
 def tried_tables(planned: Planned) -> list[Table]:
-    """Returns a table of the values that `--largest` tried, with bytes and speed; no table without `--largest`."""
+    """Returns a table of the values that `--largest` tried, with bytes and speed; none without `--largest`."""
     largest = planned.largest_found
     if largest is None:
         return []
 
-    # Of several plans of a value keep the last one tried, for which the planner could choose all memory-saving options.
+    # Keep the plan that was tried last for each value: no memory-saving option is fixed in it.
     tried = {each.value: each for each in largest.tried}
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
@@ -141,7 +141,7 @@ def rate_words(planned: Planned) -> str:
 
 
 def unused_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns a row that recommends `--largest`, if the plan leaves a third of the budget or more unused; else none."""
+    """Returns a row that recommends `--largest`, if the plan leaves a third of the budget or more unused."""
     ledger = planned.ledger
     unused = ledger.budget_bytes - ledger.needed_bytes
     if unused < UNUSED * ledger.budget_bytes or not planned.could_grow or planned.largest_found is not None:
@@ -242,7 +242,7 @@ def frontier_table(planned: Planned) -> Table:
 def ledger_table(ledger: RunLedger) -> str:
     """Formats the ledger of a run: bytes predicted and measured, and their difference.
 
-    The first line says whether the measured peak stayed within the budget.
+    The first line reports if the measured peak stayed within the budget.
     """
     verdict = peak_words(ledger.measured_bytes, ledger.budget_bytes)
     expected = format_bytes(ledger.predicted_bytes)
@@ -257,7 +257,7 @@ def ledger_table(ledger: RunLedger) -> str:
 
 
 def peak_words(peak: float | None, budget: int) -> str:
-    """Returns a sentence that compares measured peak memory with the budget."""
+    """Returns a sentence that compares a measured peak with the budget."""
     if peak is None:
         return f"peak not measured yet; budget {format_bytes(budget)}"
     used = f"measured peak {format_bytes(peak)} of {format_bytes(budget)}, {format_share(peak, budget)} of the budget"
@@ -266,7 +266,7 @@ def peak_words(peak: float | None, budget: int) -> str:
 
 def ledger_tables(ledger: RunLedger) -> list[Table]:
     """Returns two tables of predicted and measured bytes: by component of memory and by phase of training."""
-    # Each row has a name, predicted bytes and measured bytes.
+    # Rows of name, predicted bytes and measured bytes.
     parts = [(name, component.predicted, component.measured) for name, component in ledger.largest_first()]
     parts.append(("peak", ledger.predicted_bytes, ledger.measured_bytes))
     before = ledger.predicted.phases
@@ -298,8 +298,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         rows: Mappings with `name`, `recipe`, `step`, `steps`, `loss`, `best_validation_loss`, `peak_bytes`,
-            `budget_bytes` and `state`. A missing value or None is printed as unknown. Runs on puzzles also have
-            `exact_accuracy` at the best validation loss, in a further column.
+            `budget_bytes` and `state`. A missing value or None is printed as unknown. Runs of puzzles also have
+            `exact_accuracy` at the best validation loss, which adds a column.
     """
     if not rows:
         return "no runs here"

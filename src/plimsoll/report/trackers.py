@@ -29,7 +29,7 @@ from typing import Any
 from plimsoll.errors import PlimsollError
 
 PROJECT = "plimsoll"
-"""Default name of the project or experiment in a tracking service."""
+"""Name of the project or experiment in a service."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Tracked:
     """Description of a run for its trackers."""
 
     folder: Path
-    """Folder of the run, with TensorBoard's files and the run's ids in services."""
+    """Folder of the run, for event files and the ids of services."""
     name: str
     """Name of the run in the service."""
     config: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Tracked:
     """Step that the run resumes from; 0 for a new run."""
 
     def read_id(self, service: str) -> str | None:
-        """Returns the saved id of the run in a service; None for a new run."""
+        """Returns the id of the run in a service; None for a new run."""
         file = self.folder / f"{service}-id.txt"
         return file.read_text().strip() if file.exists() else None
 
@@ -70,7 +70,7 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
     """Starts or resumes a tracker for a run.
 
     Args:
-        name: Name of the tracker in `TRACKERS`.
+        name: Key of `TRACKERS`.
         run: The run.
     """
     return TRACKERS[name](run)
@@ -88,7 +88,7 @@ FLUSH_SECONDS = 10
 class TensorBoard:
     """TensorBoard event files in the run folder, for `tensorboard --logdir runs/`.
 
-    The training loop's own thread writes the events. tensorboardX's `SummaryWriter` has a thread and a queue of ten
+    Events are written in the training loop's own thread. tensorboardX's `SummaryWriter` has a thread and a queue of ten
     events. On a full disk, or if the clock is set back by weeks, that thread dies, and the eleventh event blocks
     forever (notes, "Torture"). Here `log` raises the error instead.
     """
@@ -137,7 +137,7 @@ class TensorBoard:
 
 
 def _wandb(run: Tracked) -> Tracker:
-    """Starts a wandb tracker. wandb's environment variables apply, like WANDB_MODE and WANDB_PROJECT."""
+    """Starts a wandb tracker. wandb's own environment variables apply, like WANDB_MODE and WANDB_PROJECT."""
     wandb = importlib.import_module("wandb")
     run_id = run.read_id("wandb") or uuid.uuid4().hex[:12]
     run.write_id("wandb", run_id)
@@ -199,7 +199,7 @@ PACKAGES = ("wandb", "trackio", "mlflow")
 
 
 def require_tracker(name: str) -> None:
-    """Raises PlimsollError if there is no such tracker, or its package is not installed. Call it before planning."""
+    """Raises PlimsollError if a tracker is unknown or not installed. Call it before planning."""
     if name not in TRACKERS:
         raise PlimsollError(f"there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}")
     if name in PACKAGES and importlib.util.find_spec(name) is None:

@@ -50,7 +50,7 @@ class Accelerator:
 
         Args:
             share: Jaxpr of one device's part of the step.
-            micro_batches: Number of micro-batches in the step.
+            micro_batches: Micro-batches in the step.
         """
         counted = dots(share)
         return Analysis(

@@ -23,7 +23,7 @@ from plimsoll.planner.types import Rates, Subject
 from plimsoll.training import program
 
 QUEUED = 5
-"""Number of steps to dispatch before waiting. A wait after every step would be half the time of a short step."""
+"""Number of steps dispatched before waiting. Waiting after every step would take half the time of a short step."""
 
 
 class Card(Accelerator):
@@ -57,7 +57,7 @@ def _devices_here(number: int, kind: str) -> Sequence[Any]:
 
     Args:
         number: Number of devices.
-        kind: JAX's name for the expected kind of GPU.
+        kind: JAX's name of the GPU.
     """
     devices = jax.local_devices()[:number]
     if any(device.device_kind != kind for device in devices):

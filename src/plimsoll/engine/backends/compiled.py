@@ -17,7 +17,7 @@ def analysis_of(step: jax.stages.Compiled, **figures: Any) -> Analysis:
 
     Args:
         step: The compiled step.
-        figures: Values of further fields of `Analysis`.
+        figures: Further fields of `Analysis`.
     """
     stats = step.memory_analysis()
     assert stats is not None

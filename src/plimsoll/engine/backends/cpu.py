@@ -26,12 +26,12 @@ class Cpu:
     """Compiler for this machine's CPU, which JAX may present as several devices."""
 
     counts_every_dot = True
-    """True because the jaxpr of a step on a CPU shows all matmuls."""
+    """True if a jaxpr shows all matmuls of a step."""
 
     def __init__(self, devices: int) -> None:
         """Initializes for a CPU that JAX presents as `devices` devices."""
         self.devices = jax.devices()[:devices] if devices > 1 else None
-        """JAX devices that functions are lowered for; None for a single device."""
+        """Devices that functions are lowered for; None for a single device."""
         self._number = devices
 
     def compile(
@@ -45,10 +45,7 @@ class Cpu:
         return cpu_rates()
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns the bytes of a compiled step and the FLOPs that `counted` has.
-
-        The bytes include copies of matmul operands that CPU libraries make in their own layout.
-        """
+        """Returns bytes of a compiled step, with copies of operands that CPU libraries make, and the counted FLOPs."""
         analysis = analysis_of(step, flops=counted.flops, dots=counted.number)
         module = module_of(step)
         packed = packed_bytes(module, cores=cores())
@@ -56,7 +53,7 @@ class Cpu:
         return dataclasses.replace(analysis, temp_bytes=temporaries, instructions=len(module.instructions))
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
-        """Estimates bytes and FLOPs of a step from `share`, the jaxpr of one device's part of it."""
+        """Estimates bytes and FLOPs of a step from the jaxpr of one device's part of it."""
         counted = dots(share)
         return Analysis(
             temp_bytes=self.traced_bytes(share),

@@ -27,7 +27,7 @@ class Topology(Accelerator):
         assert subject.chip is not None
         super().__init__(subject.chip)
         self.devices: Sequence[Any] | None = None
-        """Descriptions of the devices that functions are lowered for; None if no compiler is installed."""
+        """Devices that functions are lowered for; None if no compiler is installed."""
         self.options: program.Options = {}
         """Compiler options in addition to those of training."""
         if subject.is_compiled:
@@ -37,12 +37,12 @@ class Topology(Accelerator):
                 self.options = unassembled.options(Path(self._folder.name))
 
     def rates(self) -> Rates:
-        """Returns FLOP/s and other rates of the chip from the catalogue of chips."""
+        """Returns the chip's FLOP/s and other rates from the catalogue of chips."""
         return chips.rates(self.chip)
 
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Compiles a function for the absent chip. The result has the memory use of training, but is never run."""
+        """Compiles a function for the absent chip, with the same memory use as in training."""
         platform = chips.BACKEND[self.chip.platform]
         return program.compiled(lowered, platform=platform, deterministic=deterministic, more=self.options)

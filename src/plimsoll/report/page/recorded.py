@@ -23,14 +23,14 @@ class Column:
     """Logged values of one metric."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
-    """Optimizer step of each value."""
+    """Step of each value."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
-    """Training seconds from the start of the run to each value."""
+    """Training seconds since the start of the run, at each value."""
     values: array[float] = field(default_factory=lambda: array("d"))
 
     @property
     def finite(self) -> list[float]:
-        """Values of the metric without NaN and infinity."""
+        """Finite values of the metric."""
         return [value for value in self.values if math.isfinite(value)]
 
     def line(self, name: str, *, second: float = 0, unit: float = 1, is_marked: bool = False) -> Line:
@@ -38,16 +38,16 @@ class Column:
 
         Args:
             name: Name of the curve.
-            second: Unit of the horizontal axis in seconds, like 60 for minutes; 0 for an axis of optimizer steps.
-            unit: Unit of the vertical axis: the values are divided by it.
-            is_marked: True to draw a dot at every point.
+            second: Unit of the horizontal axis in seconds; 0 for optimizer steps.
+            unit: Number that the values are divided by.
+            is_marked: True if every point has a dot.
         """
         xs = [at / second for at in self.seconds] if second else self.steps
         return Line(name=name, xs=xs, ys=[value / unit for value in self.values], is_marked=is_marked)
 
 
 def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
-    """Converts rows of metrics to columns of 24 bytes per value. Leaves out values that are not numbers."""
+    """Converts rows of metrics to columns, which take 24 bytes per value. Leaves out values that are not numbers."""
     columns: dict[str, Column] = {}
     for row in rows:
         for name, value in row.items():
@@ -78,19 +78,19 @@ class Recorded:
     data: str = ""
     """Description of the training data."""
     sessions: Sequence[Facts] = ()
-    """Start time, package versions and machine of each training session of the run."""
+    """Start time, package versions and machine of each training session."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Map from a metric's name to its logged values."""
     chosen: Facts = field(default_factory=dict)
-    """Map from the name to the value, of the recipe's options that differ from its preset."""
+    """Options of the recipe that differ from the preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Map from a purpose, like `Continues it`, to the command for it."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
-    """Optimizer steps, and the learning rate at each of them."""
+    """Steps, and the learning rate at each of these steps."""
     exhibits: Sequence[Facts] = ()
     """Examples of the model's output: texts, grids, curves or tables, as described in `Uses.exhibits`."""
     left_out: Sequence[str] = ()
-    """Sentences about parts missing from the page, with the reasons."""
+    """Sentences about parts that the page lacks, with the reasons."""
 
     def column(self, name: str) -> Column:
         """Returns the logged values of a metric; an empty column if it was never logged."""
@@ -103,7 +103,7 @@ class Recorded:
 
     @property
     def budget_bytes(self) -> int | None:
-        """Memory budget of one accelerator, or of the process on a CPU; None without a ledger."""
+        """Memory budget of one accelerator, or of the process on a CPU."""
         return self.ledger and self.ledger.budget_bytes
 
     @property
@@ -119,12 +119,12 @@ class Recorded:
 
     @property
     def last_step(self) -> int:
-        """Highest optimizer step with a logged loss; 0 if none was logged."""
+        """Highest step with a logged loss."""
         return int(max(self.column("loss").steps, default=0))
 
     @property
     def elapsed_seconds(self) -> float:
-        """Training seconds of the run so far, in all its sessions."""
+        """Training seconds of all sessions of the run so far."""
         return max(self.column("elapsed_seconds").finite, default=0.0)
 
     @property
@@ -143,7 +143,7 @@ class Recorded:
         return median(rates) if rates else None
 
     def best(self) -> tuple[int, float] | None:
-        """Returns the step and the value of the lowest validation loss; None without an evaluation."""
+        """Returns step and value of the lowest validation loss; None without an evaluation."""
         column = self.column("validation_loss")
         pairs = zip(column.values, column.steps, strict=True)
         lowest, step = min((pair for pair in pairs if math.isfinite(pair[0])), default=(0.0, 0.0))
@@ -151,10 +151,10 @@ class Recorded:
 
 
 def time_axis(seconds: float) -> tuple[float, str]:
-    """Returns the unit of a time axis: its length in seconds and its name, like (60.0, "minutes").
+    """Returns the unit of a time axis, as its number of seconds and its name.
 
     Args:
-        seconds: Largest time on the axis.
+        seconds: Largest value on the axis.
     """
     for unit, name in ((3600.0, "hours"), (60.0, "minutes")):
         if seconds > 3 * unit:

@@ -165,7 +165,7 @@ def learning(run: Recorded) -> Section:
 
 
 def gradient_norms(run: Recorded) -> list[Chart]:
-    """Returns charts of the gradient norms of layers and of other parts of the model; no charts if none was logged."""
+    """Returns charts of gradient norms of layers and of other parts; no charts without logged norms."""
     # Logged norms of layers, by group and number of the layer, and of other parts.
     groups: dict[str, dict[int, Column]] = {}
     others: dict[str, Column] = {}
@@ -236,7 +236,7 @@ def examples(run: Recorded) -> Section:
 
 
 def exhibited_curves(shown: Facts) -> Chart:
-    """Returns a chart of curves that the model has computed, from their description in `Uses.exhibits`."""
+    """Returns a chart of curves that the model has produced."""
     return Chart(
         title=shown["title"],
         caption=shown["caption"],
@@ -269,7 +269,7 @@ def pace(run: Recorded) -> list[str]:
     promised = known(run.planned.step_seconds if run.planned else None, format_seconds)
     waited = format_share(sum(run.column("data_seconds").finite), sum(timed.finite))
 
-    # Total time of the steps. A row has the mean step time since the previous row.
+    # Total time in steps. A row has the mean step time since the previous row.
     lengths = [after - before for before, after in pairwise([0, *timed.steps])]
     pairs = zip(lengths, timed.values, strict=True)
     stepping = sum(steps * seconds for steps, seconds in pairs if math.isfinite(seconds))

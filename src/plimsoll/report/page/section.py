@@ -1,6 +1,6 @@
 """Classes for a page and its sections, and their rendering to HTML by templates.
 
-A page is one file without scripts. Its Content-Security-Policy forbids browsers to load other resources.
+A page is one file without scripts. Its Content-Security-Policy forbids the browser to load other resources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plimsoll.report.palette import DARK, LIGHT
 from plimsoll.report.picture import Bars, Chart, inline
 
 MOST_TEXT = 4000
-"""Largest number of characters in one text of a page. Longer texts are truncated, so that the page stays small."""
+"""Largest number of characters of one text in a page. Longer texts are cut off, so that the page stays small."""
 NOT_ALLOWED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Pattern of characters that HTML forbids."""
 
@@ -32,7 +32,7 @@ class Section:
     """Texts or grids that the model has produced, as described in `Uses.exhibits`."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
-    """Tables that are collapsed until the reader opens them."""
+    """Tables that are folded until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Map from a purpose, like `Continues it`, to a command that the reader may copy."""
 
@@ -67,7 +67,7 @@ class Page:
 
 
 def _rendered(template: str, **values: Any) -> str:
-    """Renders an HTML template of this folder with the given variables."""
+    """Renders a template of this folder."""
     from jinja2 import Environment, FileSystemLoader
 
     environment = Environment(
