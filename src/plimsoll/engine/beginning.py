@@ -23,7 +23,7 @@ from plimsoll.training.step import State
 from plimsoll.types import Source
 
 BY_CLOCK = Every(seconds=300.0, first_seconds=60.0, largest_share=0.05)
-"""Default interval in time between checkpoints, if one process trains. These come in addition to saves by steps."""
+"""Default time between checkpoints of a run that one process trains. Such a run also saves after a number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def schedule_of(run: TrainingRun) -> Schedule:
     session = run.session
     steps = run.prepared.steps
 
-    # Defaults: evaluate after epochs or quarters of the run. Save after each quarter, at most 1,000 steps, and by time.
+    # Defaults: evaluate after epochs or quarters of the run. Save after each quarter or 1,000 steps, and by the clock.
     evaluate = Every(steps=evaluation_steps(run.prepared))
     save = Every(steps=max(1, min(1000, steps // 4)))
     if distributed.processes() == 1:

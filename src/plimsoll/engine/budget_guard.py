@@ -73,7 +73,7 @@ class BudgetGuard:
 
         Raises:
             DeviceLostError: The accelerator no longer answers.
-            StoppedError: An allocation failed, and the run has several processes, --keep-plan or a profile.
+            StoppedError: An allocation failed, and the run has several processes, --keep-plan or a profiler.
             Exception: `problem` itself, if it is any other error.
         """
         if allocator.device_lost(problem):

@@ -26,7 +26,7 @@ OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
 
 
 class Console:
-    """The `training.acts.Log` of one training session. Its constructor prints notes and the step that is resumed."""
+    """Log of one training session (`training.acts.Log`). Its constructor prints notes and the step that is resumed."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None

@@ -84,7 +84,7 @@ class Files:
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32])
 
     def path(self, name: str) -> Path:
-        """Returns the path of the file for a function, which is named as in NAMES."""
+        """Returns the path of the file for a function. `name` is one of NAMES."""
         return cache_folder() / "compiled" / f"function-{self.digest}-{name}"
 
     def load(self) -> program.Executables | None:

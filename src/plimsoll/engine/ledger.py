@@ -25,7 +25,7 @@ from plimsoll.values import to_json
 
 
 def held_by(state: State) -> dict[str, int]:
-    """Returns the bytes of a training state by component: on a CPU of all devices, else the maximum over devices."""
+    """Returns the bytes of a training state by component: on a CPU the sum over devices, else the maximum."""
     total = sum if allocator.device_bytes() is None else max
 
     def held(tree: Any) -> int:
@@ -125,7 +125,7 @@ class Measurements:
         return components | self._beyond(components, peak)
 
     def _beyond(self, components: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
-        """Returns the bytes of the peak that `components` lacks, by the name of the next predicted component."""
+        """Returns the next predicted component, with the bytes of the peak that `components` leave over."""
         predicted = self.run.planned.ledger.components
         names = [name for name in predicted if name not in (*components, AFTER_OVERRUN)]
         known = sum(size or 0 for size in components.values())

@@ -83,7 +83,7 @@ class TrainOptions(Place):
     By default runs/RECIPE."""
     plan: FilePath | None = None
     """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
-    searched."""
+    searched for."""
     replan: bool = False
     """Search for a new plan, although the run has one. Training continues from the run's checkpoints. Also replaces a
     damaged plan.json."""

@@ -52,7 +52,7 @@ DRIVERS = {
 PIECE = {"chunksize": 8 * MIB}
 """Option that limits the size of one piece of an upload."""
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
-"""Map from driver package to options that limit its memory while it uploads a large file."""
+"""Map from driver package to options that limit the driver's memory during the upload of a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
 """Pattern of a checkpoint's path, relative to the run folder."""
 
@@ -437,7 +437,7 @@ class Bucket:
             yield is_free
 
     def _keep_notes(self) -> None:
-        """Saves `name` and `sent` in a hidden file of the local folder."""
+        """Saves the local folder's random identifier, and the states of uploaded files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._notes, json.dumps({"name": self.name, "sent": self.sent}))
 

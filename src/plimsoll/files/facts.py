@@ -1,4 +1,4 @@
-"""Identification of training data: size and hash of each file, and options. `Facts` has all of these.
+"""Facts that identify training data: size and hash of each file, and options.
 
 Facts are stored as JSON, in the `meta.json` of a folder of prepared data and in the `data.json` of a training run.
 `Facts.difference` compares them with the current data.
@@ -86,7 +86,7 @@ class Facts:
         return "; ".join(differences)
 
     def _renamed(self, name: str) -> Facts:
-        """Returns a copy with another name for the file, or these facts unless there is one file."""
+        """Returns a copy with another name for a single file; these facts unchanged if there are several files."""
         if len(self.files) != 1:
             return self
         (file,) = self.files.values()

@@ -1,6 +1,6 @@
 """Folders of prepared training data. A folder is either complete or absent, and records the inputs it was made from.
 
-NAME/meta.json        facts about the inputs, and counts
+NAME/meta.json        sizes and hashes of the inputs, options, and counts of the data
 NAME/manifest.json    checksums of all files of the folder, written last
 NAME.partial/         the unfinished folder
 NAME.lock             lock of the process that makes the folder

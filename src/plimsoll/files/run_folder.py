@@ -69,7 +69,7 @@ class Position:
     plan: dict[str, Any]
     """Memory-saving options that the checkpoint was trained with, as in plan.json."""
     leaves: Sequence[tuple[str, Sequence[int], str]]
-    """Path, shape and dtype of each array, in the order of the state."""
+    """Path, shape and dtype of each array, in the order of the training state's leaves."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
@@ -182,7 +182,7 @@ class RunFolder:
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_whole(self) -> tuple[int, list[str]]:
-        """Returns the step of the newest undamaged checkpoint, and a note about each newer checkpoint, all damaged.
+        """Returns the step of the newest undamaged checkpoint, and notes about newer checkpoints, which are damaged.
 
         The step is 0 if no checkpoint is undamaged. Reads all bytes of the checkpoints in question.
         """

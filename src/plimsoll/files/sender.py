@@ -34,7 +34,7 @@ BEHIND = 3
 
 
 class Sender:
-    """Starts, and is the parent's handle of, the process that uploads a run while it is trained in `folder`."""
+    """Starts and controls the process that uploads a run during its training in `folder`."""
 
     def __init__(self, address: str, say: Say) -> None:
         self.address = address
@@ -131,7 +131,7 @@ def main(address: str) -> int:
 
 def _send_until_the_end(bucket: Bucket) -> None:
     """Uploads the run every SEND_SECONDS until standard input has data or closes, and once more at the end."""
-    # Report only the first of several failed uploads. Training goes on.
+    # Report only the first of consecutive failed uploads. Training goes on.
     failure = None
     while not select.select([sys.stdin], [], [], SEND_SECONDS)[0]:
         try:

@@ -28,7 +28,7 @@ class ComparedChip:
     why_not: str = ""
     """Reason that no plan fits."""
     floor_bytes: int | None = None
-    """If no plan fits: smallest predicted peak memory of any plan, in bytes."""
+    """Smallest predicted peak memory of any plan in bytes, if no plan fits; else None."""
     price_per_hour: float | None = None
     """Price per hour of all devices together, as the user gave it."""
 
@@ -90,7 +90,7 @@ class ComparedChip:
 
 
 def compared_table(rows: Sequence[ComparedChip]) -> str:
-    """Returns the output of `plimsoll plan --compare`: a line per chip, then each chip's plan or why nothing fits."""
+    """Returns the output of `plimsoll plan --compare`: a line per chip, then each chip's plan or why no plan fits."""
     cells: Cells = {
         "chip": ("l", lambda row: row.chip),
         "fits": ("l", lambda row: "yes" if row.planned else "no"),

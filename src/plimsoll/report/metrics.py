@@ -10,7 +10,7 @@ JSON has no NaN and no infinity. Such a value is written as null, and listed und
     {"step": 40, "loss": null, "not_finite": {"loss": "nan"}}
 
 `log` passes a row to the operating system before it returns, so SIGKILL loses no row. Rows are not flushed to disk: a
-power cut may lose the last seconds. A resumed run removes the rows of steps after its checkpoint, and repeats them.
+power cut may lose the last seconds. A resumed run removes rows of steps after its checkpoint, and repeats the steps.
 """
 
 import json

@@ -172,7 +172,7 @@ class Bar:
     mark: float | None = None
     """Value to compare the bar with, like a prediction. It is drawn as a line across the bar."""
     is_hollow: bool = False
-    """True if the bar is not filled, because its value was not measured or does not fit."""
+    """True if the bar is not filled, because its value was not measured."""
 
     @property
     def end(self) -> float:

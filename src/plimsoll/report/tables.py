@@ -66,7 +66,7 @@ def tried_tables(planned: Planned) -> list[Table]:
     if largest is None:
         return []
 
-    # Keep the plan that was tried last for each value: no memory-saving option is fixed in it.
+    # Keep the last plan of each value: a second plan is made with a free choice of memory-saving options.
     tried = {each.value: each for each in largest.tried}
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of the predicted bytes: components at the peak, peak of each phase, and an accelerator's host."""
+    """Returns tables of predicted bytes: components of the peak, peak of each phase, and host memory of accelerators."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:

@@ -79,8 +79,8 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
 """Map from a metric to its name in the published guide of the recipe `longcontext`. TensorBoard gets both names."""
 ALLOCATED = "Memory/allocated_gb"
-"""Name in TensorBoard, from the same guide, of the memory in use in units of 10^9 bytes: device memory on an
-accelerator, else the resident set."""
+"""Name in TensorBoard, from the guide of the recipe `longcontext`, for the memory in use in units of 10^9 bytes:
+device memory on an accelerator, else the resident set."""
 FLUSH_SECONDS = 10
 """Seconds between flushes of TensorBoard's events. A kill loses only events since the last flush."""
 

@@ -23,7 +23,7 @@ class Column:
     """Logged values of one metric."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
-    """Step of each value."""
+    """Optimizer step of each value."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
     """Training seconds since the start of the run, at each value."""
     values: array[float] = field(default_factory=lambda: array("d"))

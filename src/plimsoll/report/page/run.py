@@ -72,7 +72,7 @@ def figures(run: Recorded) -> dict[str, str]:
 
 
 def memory(run: Recorded) -> Section:
-    """Returns the section about memory: use over time, and predicted and measured bytes of each component."""
+    """Returns the section about memory: use over time, and predicted and measured bytes of each memory component."""
     over_time = memory_over_time(run)
     if run.ledger is None:
         return Section(title="The line", charts=[over_time])
@@ -105,7 +105,7 @@ def memory_over_time(run: Recorded) -> Chart:
 
 
 def parts_of_peak(ledger: RunLedger) -> Bars:
-    """Returns a chart with a bar of measured bytes for each component, and a mark at its predicted bytes."""
+    """Returns a chart with a bar of measured bytes for each memory component, and a mark at its predicted bytes."""
     unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
     for name, component in ledger.largest_first():
