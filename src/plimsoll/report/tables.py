@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of predicted bytes: components of the peak, peak of each phase, and host memory of accelerators."""
+    """Returns tables of predicted bytes: components of the peak, peak of each phase, and memory of a chip's host."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:
