@@ -82,7 +82,7 @@ ALLOCATED = "Memory/allocated_gb"
 """Name in TensorBoard, from the guide of the recipe `longcontext`, for the memory in use in units of 10^9 bytes:
 device memory on an accelerator, else the resident set."""
 FLUSH_SECONDS = 10
-"""Seconds between flushes of TensorBoard's events. A kill loses only events since the last flush, and no row of metrics.jsonl."""
+"""Seconds between flushes of TensorBoard's events. A kill loses later events, but no row of metrics.jsonl."""
 
 
 class TensorBoard:
