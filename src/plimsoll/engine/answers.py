@@ -1,4 +1,4 @@
-"""Answers to the planner's questions about the plans of one recipe on one chip, in a process that has imported JAX."""
+"""Answers to the planner: bytes, FLOPs and times of a recipe's plans on one chip, from a process that imports JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll.recipes.saved import from_dict
 
 
 class Answers:
-    """Answers to the planner's questions about the plans of one recipe on one chip."""
+    """Computes answers to the planner's requests about the plans of one recipe on one chip."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -31,8 +31,8 @@ class Answers:
         self.steps = RecipeSteps(recipe, subject, self.backend.devices)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request, of the type that `planner.child.ANSWERS` lists for the request's verb."""
-        # Questions about no plan, or about several plans.
+        """Returns the answer to a request. `planner.child.ANSWERS` has its type for each verb of a request."""
+        # Requests about no plan, or about several plans.
         if request.verb == "rates":
             return self.backend.rates()
         if request.verb == "measure":
@@ -41,7 +41,7 @@ class Answers:
         if request.verb == "static":
             return self.steps.static(request.fsdp, request.storage)
 
-        # Questions about a single plan.
+        # Requests about a single plan.
         (plan,) = request.plans
         if request.verb == "trace":
             return self.trace(plan)
@@ -50,7 +50,7 @@ class Answers:
         return prepare(self.steps, self.backend, plan, request.depth)
 
     def trace(self, plan: Plan) -> Analysis:
-        """Estimates the bytes and FLOPs of a plan's step from its jaxpr, without compiling the step."""
+        """Estimates the bytes and FLOPs of a plan's training step from the step's jaxpr, without compiling."""
         estimate = self.backend.estimate(self.steps.share(plan), micro_batches=plan.accumulation)
         file = self.steps.file(plan, "step")
         estimate = dataclasses.replace(estimate, is_filed=file is not None)
@@ -61,7 +61,7 @@ class Answers:
             elsewhere = gradient - gradient // plan.fsdp
             estimate = dataclasses.replace(estimate, temp_bytes=max(0, estimate.temp_bytes - elsewhere))
 
-        # Attention kernels hide their matmuls from the jaxpr: without a compiler, count FLOPs of the step without them.
+        # Without a compiler, count FLOPs of a step without attention kernels: these hide their matmuls from the jaxpr.
         if not self.subject.is_compiled:
             estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
 
@@ -73,7 +73,7 @@ class Answers:
         return estimate
 
     def analyse(self, plan: Plan) -> Analysis:
-        """Compiles a plan's step, and returns its bytes and FLOPs; without a compiler, the estimate of `trace`."""
+        """Compiles a plan's training step. Returns its bytes and FLOPs; without a compiler, the estimate of `trace`."""
         if not self.subject.is_compiled:
             return self.trace(plan)
         lowered, jaxpr = self.steps.lowered(plan)

@@ -1,4 +1,4 @@
-"""The beginning of a session: its initial state, its schedule, and the evaluations of earlier sessions."""
+"""What a training session begins with: its training state, its schedule, and earlier evaluations of the run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from plimsoll.training.step import State
 from plimsoll.types import Source
 
 BY_CLOCK = Every(seconds=300.0, first_seconds=60.0, largest_share=0.05)
-"""Default interval of saves by the clock, for a run of one process. Such a run also saves after a number of steps."""
+"""Default time between checkpoints of a run that one process trains. Such a run also saves after a number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The state, data loader and checkpoints with which a session starts its steps."""
+    """Training state, data loader and checkpoints at the start of a training session."""
 
     checkpoints: Checkpoints
     loader: Source
-    """Data loader, about to yield the batch of the state's next step."""
+    """Data loader, positioned at the batch of the next step."""
     state: State
     resumed: int | None
     """Step of the loaded checkpoint; None for a new run."""
@@ -67,8 +67,8 @@ def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
 
 
 def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoints) -> Loaded | None:
-    """Loads the newest undamaged checkpoint. Returns None if there is none, with a note if steps were logged before."""
-    # Checkpoints leave out frozen weights that the recipe reads from other files.
+    """Loads the newest undamaged checkpoint; None without one. Adds notes on damaged checkpoints and lost steps."""
+    # Read frozen weights from the recipe's own files, because checkpoints leave them out.
     has_saved = distributed.of_first("has-saved", lambda: bool(run.folder.saved_steps()))
     frozen: dict[str, Any] = {}
     if run.recipe.hints.frozen_given and has_saved:
@@ -88,13 +88,13 @@ def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoint
 
 
 def sampled_state(run: TrainingRun, executables: Executables) -> State:
-    """Returns the state, initialized at random from the recipe's seed."""
+    """Returns a training state that is initialized at random from the recipe's seed."""
     seed = np.uint32(run.recipe.length.seed % 2**32)
     return jax.block_until_ready(executables.init(seed))
 
 
 def first_state(run: TrainingRun, executables: Executables) -> State:
-    """Returns the state of a new run. Parameters come from the recipe's files if it names some, else from the seed."""
+    """Returns the state of a new run, with initial weights from files if the recipe names some, else random ones."""
     state = sampled_state(run, executables)
     options = run.recipe.hints.begins_with
     if options:
@@ -107,7 +107,7 @@ def first_state(run: TrainingRun, executables: Executables) -> State:
 
 
 def frozen_weights(run: TrainingRun, executables: Executables) -> dict[str, Any]:
-    """Loads the frozen weights that the recipe reads from files, as the entry `frozen` of the parameters."""
+    """Loads the recipe's frozen weights from files, as {"frozen": weights}, to be merged into the parameters."""
     state = sampled_state(run, executables)
     sampled = state["params"].pop("frozen")
     for leaf in jax.tree.leaves(state):
@@ -116,11 +116,11 @@ def frozen_weights(run: TrainingRun, executables: Executables) -> dict[str, Any]
 
 
 def schedule_of(run: TrainingRun) -> Schedule:
-    """Returns the schedule of this session's evaluations, checkpoints and end."""
+    """Returns the schedule by which this session evaluates, saves and ends."""
     session = run.session
     steps = run.prepared.steps
 
-    # Defaults: evaluate after each epoch or quarter of the run, save after each quarter and by the clock.
+    # Defaults: evaluate after epochs or quarters of the run. Save after each quarter or 1,000 steps, and by the clock.
     evaluate = Every(steps=evaluation_steps(run.prepared))
     save = Every(steps=max(1, min(1000, steps // 4)))
     if distributed.processes() == 1:
@@ -144,14 +144,14 @@ class Evaluated:
     best: Best
     patience: Patience
     step: int
-    """Step of the last evaluation; 0 before the first."""
+    """Step of the latest evaluation; 0 without one."""
 
 
 def evaluated_before(run: TrainingRun, schedule: Schedule) -> Evaluated:
-    """Reads the evaluations of earlier sessions from the logged metrics. Ignores evaluations on data that was replaced.
+    """Reads the evaluations of earlier sessions from the logged metrics. Ignores those on data that was replaced since.
 
-    With several processes, process 0 reads the metrics and tells the others. The best step is left to process 0, which
-    alone removes checkpoints.
+    If several processes train the run, all use the results of process 0, except the best step. Only process 0 needs it,
+    because it alone removes checkpoints.
     """
     rows = list(read_rows(run.folder.metrics))
     same_data = [row for row in rows if row["step"] > run.prepared.data_since]

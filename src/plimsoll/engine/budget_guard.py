@@ -1,7 +1,7 @@
-"""The memory budget of one session: detection of an overrun, its record in the run folder, and its log message.
+"""Memory budget of one training session: detection, recording and logging of an overrun (use beyond the budget).
 
-On a CPU the peak resident set is compared with the budget between steps. On an accelerator the allocator has the budget
-as its limit, and fails an allocation that would exceed it. So does a CPU's allocator under an address-space limit.
+On a CPU the peak resident set is compared with the budget between steps. On an accelerator the allocator refuses
+allocations beyond the budget. So does a CPU's allocator under an address-space limit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class BudgetGuard:
 
     run: TrainingRun
     peak_before_training: int = 0
-    """Peak bytes of the process before its first step. They are no overrun, because any other plan needs them too."""
+    """Peak bytes of the process before its first step. They do not count as an overrun: every plan needs them."""
     overrun: Overrun | None = None
-    """The overrun of this session; None if the budget was not exceeded."""
+    """The overrun that this session has recorded; None without one."""
     look_again: float = 0.0
-    """Time of `time.monotonic` of the next check in `is_exceeded`."""
+    """Time from which `is_exceeded` measures again, on the clock `time.monotonic`."""
 
     @property
     def counts(self) -> bool:
-        """False while a profile is recorded: predictions leave out a profiler's memory."""
+        """True if overruns count: not with --profile or --profiler-port, because predictions leave out the profiler."""
         session = self.run.session
         return not session.profile and session.profiler_port is None
 
@@ -47,9 +47,9 @@ class BudgetGuard:
         return self._excess_bytes() > 0
 
     def _excess_bytes(self) -> int:
-        """Returns the peak resident bytes of a CPU process if they exceed the budget, else 0.
+        """Returns the peak resident bytes of a CPU process if above the budget and `peak_before_training`, else 0.
 
-        Returns 0 on an accelerator, whose allocator enforces the budget, and while a profile is recorded.
+        Returns 0 on an accelerator, whose allocator enforces the budget, and with a profiler.
         """
         if not self.counts or jax.default_backend() != "cpu":
             return 0
@@ -57,9 +57,9 @@ class BudgetGuard:
         return peak if peak > max(self.run.session.budget_bytes, self.peak_before_training) else 0
 
     def keep_overrun(self, ended: Ended) -> None:
-        """Records an overrun in the run folder, if steps are left that another plan could take.
+        """Records an overrun of the resident set in the run folder, if the run has steps left.
 
-        All processes of a run call it, and each records the highest peak of all processes.
+        All training processes of a run call it, and record the highest peak of all.
         """
         if ended.step < self.run.prepared.steps:
             highest = max(distributed.of_each("peaks", self._excess_bytes()))
@@ -67,13 +67,13 @@ class BudgetGuard:
                 self._keep("resident set", ended.step, highest)
 
     def end_by(self, problem: Exception) -> Ended:
-        """Returns the end of a session whose allocation failed, if another plan may be tried.
+        """Handles an error of a session. Returns the session's end if an allocation failed and another plan may fit.
 
-        Records the overrun in the run folder; with several processes only process 0 does.
+        Records the failed allocation in the run folder; with several training processes only process 0 does.
 
         Raises:
             DeviceLostError: The accelerator no longer answers.
-            StoppedError: An allocation failed, and the run has several processes, --keep-plan or a profile.
+            StoppedError: An allocation failed, and the run has several processes, --keep-plan or a profiler.
             Exception: `problem` itself, if it is any other error.
         """
         if allocator.device_lost(problem):
@@ -92,7 +92,7 @@ class BudgetGuard:
         Later steps are lost, because the state may have been donated to the step that failed.
 
         Raises:
-            StoppedError: --keep-plan or a profile rules out another plan.
+            StoppedError: --keep-plan or a profiler rules out another plan.
         """
         step = max(self.run.folder.saved_steps(), default=0)
         message = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
@@ -107,7 +107,7 @@ class BudgetGuard:
         return Ended(step, Reason.OVER_BUDGET)
 
     def lost(self, problem: BaseException) -> DeviceLostError:
-        """Returns the error of a session whose accelerator no longer answers."""
+        """Returns the error for an accelerator that no longer answers."""
         step = max(self.run.folder.saved_steps(), default=0)
         message = " ".join(str(problem).split())[:200]
         return DeviceLostError(
@@ -128,7 +128,7 @@ class BudgetGuard:
         overruns.add(self.run.folder, self.overrun)
 
     def words(self, *, plans_again: bool) -> str:
-        """Returns the log message of the overrun, with its bytes and its consequence for the run."""
+        """Returns the log message about the overrun: bytes, and consequence for the run."""
         assert self.overrun is not None
         margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self.run.folder)))}"
         if self.run.session.keep_plan:

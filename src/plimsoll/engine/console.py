@@ -1,4 +1,4 @@
-"""Output of a session: logged metrics, messages, a progress bar, trackers, and the summaries at the end."""
+"""Output of a training session: metrics, messages, progress bar, experiment trackers, and summaries."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Step metrics that every task has. The part of a name before a slash counts, as of `gradient_norm/embedding`."""
+"""Step metrics that every recipe has. Of a name like `gradient_norm/embedding` the part before the slash counts."""
 
 
 class Console:
-    """The `training.acts.Log` of one session. Creating it prints the run's notes and the resumed step."""
+    """Log of one training session (`training.acts.Log`). Its constructor prints notes and the step that is resumed."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None
@@ -68,13 +68,13 @@ class Console:
         self.epochs = Epochs(run.prepared, step=step)
 
     def say(self, text: str | None, *, important: bool = False) -> None:
-        """Logs and prints a message, unless it is None. With --quiet it prints only important messages."""
+        """Logs and prints a message, unless it is None. With --quiet only important messages are printed."""
         if text is not None:
             self.file.write(text)
             self.bar.message(text, important=important)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Records a step's loss, time and memory. Logs and prints them if this step is to be logged."""
+        """Records a step's loss, time and memory. Logs and prints them every --log-every steps."""
         self._show_epoch()
         self.phases.after_step()
         self.meter.end_step()
@@ -90,7 +90,7 @@ class Console:
         self.say(self.profile.step_ended())
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of an evaluation, and prints its loss."""
+        """Logs the metrics of an evaluation. Prints the loss, and metrics that only this recipe has."""
         self.validation_loss = metrics["validation_loss"]
         self._log(step, {**metrics, "elapsed_seconds": self.meter.elapsed_seconds})
         facts = [f"validation loss {self.validation_loss:.4f}"]
@@ -156,7 +156,7 @@ class Console:
         self.file.close()
 
     def _own(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the task-specific metrics that are numbers. Leaves out tables, and metrics that every task has."""
+        """Returns the metrics that only this recipe has, without those that are tables."""
         own = {}
         for name, value in with_tables(metrics, self.run.recipe.model.uses.tables).items():
             plain = name.removeprefix("validation_")
@@ -166,13 +166,13 @@ class Console:
         return own
 
     def _show_epoch(self) -> None:
-        """Prints the summary of a completed epoch, if one is pending."""
+        """Prints the summary of a completed epoch, if it was not printed yet."""
         summary = self.epochs.summary(self.validation_loss)
         if summary is not None:
             self.say(epoch_summary(summary))
 
     def _log(self, step: int, row: Mapping[str, float]) -> None:
-        """Writes a row of metrics, and sends it to the trackers. Drops a tracker that fails, so the run goes on."""
+        """Writes a row of metrics, and sends it to the trackers. Drops a tracker that fails, and training goes on."""
         self.metrics.log(step, with_tables(row, self.run.recipe.model.uses.tables))
         for tracker in list(self.trackers):
             try:

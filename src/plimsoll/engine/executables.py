@@ -1,10 +1,10 @@
-"""The compiled functions of a plan as cache files. A process that loads them neither traces nor lowers.
+"""Cache files with the compiled functions of a plan. A process that loads them need not trace or lower them.
 
-    compiled/function-DIGEST-NAME    NAME: `init`, `evaluate` or `step`. DIGEST: hash of everything it depends on
+    compiled/function-DIGEST-NAME    NAME: `init`, `evaluate` or `step`. DIGEST: hash of all that it depends on
 
 JAX pickles executables (jax 0.10.2, an experimental module). A file is read only if this user wrote it and nobody else
 may write to it. A damaged file is ignored. An executable from JAX's own cache has lost its machine code and cannot be
-serialized again, so these functions are compiled with that cache switched off.
+serialized again, so these functions are compiled with JAX's cache switched off.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ READ_BY_JAX = "JAX_", "XLA_"
 SHA256_BYTES = 32
 """Length of the digest at the beginning of a file, which covers the rest of the file."""
 OTHERS_MAY_WRITE = 0o022
-"""Mode bits of a file that its group or everyone may write to."""
+"""Permission bits of a file by which its group or everyone may write to it."""
 
 
 def are_ours(parts: Mapping[str, Any]) -> bool:
-    """Returns True if this package defines all parts of a recipe, so that no user code is in them."""
+    """Returns True if plimsoll itself defines all parts of a recipe, like model and optimizer, without user code."""
     modules = [type(part).__module__ for part in parts.values()]
     return None not in names_of(parts).values() and all(name.startswith(OURS) for name in modules)
 
@@ -58,14 +58,13 @@ class Files:
     """Cache files of a plan's compiled functions. The files need not exist."""
 
     digest: str
-    """Hash of everything that the functions depend on: recipe, plan, versions, flags."""
+    """Hash of everything that the functions depend on: recipe, plan, software versions, compiler flags."""
 
     @classmethod
     def of(cls, recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Files | None:
-        """Returns the cache files of a plan's functions.
+        """Returns the cache files for a plan's functions; None if they are not cached.
 
-        Returns None for several devices, accelerators, user code, and recipes that begin with given weights: their
-        functions are not kept in files.
+        They are not cached for several devices, accelerators, user code, and recipes with initial weights from files.
         """
         parts = {"model": recipe.model, "optimizer": recipe.optimizer}
         if not are_ours(parts) or recipe.hints.begins_with or plan.devices > 1 or jax.default_backend() != "cpu":
@@ -85,11 +84,11 @@ class Files:
         return cls(hashlib.sha256(text.encode()).hexdigest()[:32])
 
     def path(self, name: str) -> Path:
-        """Returns the file of a function, by its name in NAMES."""
+        """Returns the path of the file for a function. `name` is one of NAMES."""
         return cache_folder() / "compiled" / f"function-{self.digest}-{name}"
 
     def load(self) -> program.Executables | None:
-        """Loads the plan's functions. Returns None unless all of them are in files."""
+        """Loads the plan's functions. Returns None if any of their files is missing or damaged."""
         functions = {}
         for name in NAMES:
             functions[name] = _read(self.path(name))
@@ -105,7 +104,7 @@ class Files:
 
 
 def compiled(lowered: jax.stages.Lowered, file: Path | None) -> jax.stages.Compiled:
-    """Loads a function from `file`, or compiles it and writes `file`. Without a file it only compiles."""
+    """Loads a function from `file`, or compiles it and writes `file`. Only compiles if `file` is None."""
     if file is None:
         return program.compiled(lowered)
     function = _read(file)
@@ -119,7 +118,7 @@ def compiled(lowered: jax.stages.Lowered, file: Path | None) -> jax.stages.Compi
 
 @contextlib.contextmanager
 def _past_jaxs_cache() -> Iterator[None]:
-    """Switches JAX's compilation cache off. JAX reads that setting once, and again only after its cache is reset."""
+    """Context manager that switches JAX's compilation cache off. JAX notices the change only after a reset."""
     usual = jax.config.values["jax_enable_compilation_cache"]
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()

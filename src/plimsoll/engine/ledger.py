@@ -1,4 +1,4 @@
-"""Memory measurements of one session, and the run's ledger: predicted and measured bytes of each component."""
+"""Memory measurements of one training session, and the run's ledger of predicted and measured bytes by component."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plimsoll.values import to_json
 
 
 def held_by(state: State) -> dict[str, int]:
-    """Returns the bytes of a state by component: the sum of all devices of a CPU, the most of any accelerator."""
+    """Returns the bytes of a training state by component: on a CPU the sum over devices, else the maximum."""
     total = sum if allocator.device_bytes() is None else max
 
     def held(tree: Any) -> int:
@@ -39,23 +39,23 @@ def held_by(state: State) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Memory measurements of one session."""
+    """Memory measurements of one training session."""
 
     run: TrainingRun
     guard: BudgetGuard
     phases: Phases
     source: TimedSource
     shapes: Any
-    """Shapes and shardings of the state."""
+    """Shapes and shardings of the training state."""
     held: Mapping[str, int]
     """Bytes of the state by component (`held_by`)."""
     fullest_bytes: int
-    """Bytes of the state on the device with the largest share of it."""
+    """Bytes of the training state on the device that holds most of it."""
     resumed: int | None
     """Step that the session continues from; None for a new run."""
 
     def write(self, ended: Ended | None) -> RunLedger:
-        """Writes and returns the run's ledger, with the components of the session that had the highest peak.
+        """Writes and returns the ledger of the run's sessions. Its components are of the session with the highest peak.
 
         Args:
             ended: End of the session; None if an error ended it.
@@ -72,7 +72,7 @@ class Measurements:
                 " --replan and a larger --memory"
             )
 
-        # Earlier sessions. Peaks are comparable only if both are of host memory, or both of an accelerator.
+        # Read earlier sessions. Their peaks are comparable only if measured on the same kind of memory, host or device.
         earlier = None
         if self.run.folder.has("ledger.json"):
             try:
@@ -98,17 +98,20 @@ class Measurements:
         return ledger
 
     def _peaks(self) -> dict[str, int]:
-        """Returns the peak bytes after each phase of this session that raised the peak."""
+        """Returns the peak bytes by phase of this session, for phases that raised the peak."""
         peaks = self.phases.peaks
         if allocator.device_bytes() is None:
             return peaks
-        # On an accelerator, loading and restoring use host memory, and steps beside a save count as training.
+        # On an accelerator, leave out loading and restoring, which use host memory. Steps during a save are training.
         on_device = {name: peaks[name] for name in ("start", "evaluate") if name in peaks}
         training = max(peaks.get("train", 0), peaks.get("save", 0))
         return on_device | ({"train": training} if training else {})
 
     def _components(self, peak: int) -> dict[str, int | None]:
-        """Returns bytes by component: the state from its arrays, the rest from the bytes between steps and the peak."""
+        """Returns bytes by component: the state from its arrays, the rest from the bytes between steps and the peak.
+
+        A component that could not be measured is None.
+        """
         state = sum(self.held.values())
         between = self.phases.between_steps or peak
         training = self.phases.peaks.get("train")  # None where loading needed more than training
@@ -122,14 +125,14 @@ class Measurements:
         return components | self._beyond(components, peak)
 
     def _beyond(self, components: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
-        """Returns the part of the peak beyond the given components, under the name of the next predicted component."""
+        """Returns the next predicted component, with the bytes of the peak that `components` leave over."""
         predicted = self.run.planned.ledger.components
         names = [name for name in predicted if name not in (*components, AFTER_OVERRUN)]
         known = sum(size or 0 for size in components.values())
         return {name: max(0, peak - known) for name in names[:1]}
 
     def _host(self, earlier: RunLedger | None) -> RunHost | None:
-        """Returns the host memory of a run on an accelerator, with the highest peak of its sessions; None on a CPU."""
+        """Returns the host memory of a run on an accelerator, with the highest peak of all sessions; None on a CPU."""
         planned = self.run.planned.ledger.host
         if planned is None:
             return None

@@ -1,4 +1,4 @@
-"""Devices that JAX finds on this machine, and their measured rates. Runs in a child process."""
+"""Devices that JAX finds on this machine, and their measured speed. Runs in a child process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BATCH_BYTES = 16 * MIB
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures the rates of this machine. Takes about two seconds for a CPU, and longer for a GPU.
+    """Measures the speed of this machine's CPU in about two seconds, or of its GPU in a longer time.
 
-    Each rate is measured several times, so that other load on the machine changes it little.
+    Each speed is measured several times, so that other load on the machine changes the result little.
 
     Args:
-        request: May have `together`, a `cluster.Membership` as a dictionary. The result then has `processes`: host and
-            devices of every process, by process number.
+        request: May have `together`, a `cluster.Membership` as a dictionary, to join several processes. The result then
+            has `processes`: host and devices of every process, by process number.
 
     Returns:
         Backend, devices, FLOP/s by precision, bytes per second, seconds of compiling and calling a function, and
@@ -59,7 +59,7 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _transfer_bytes() -> float:
-    """Returns the bytes per second of a batch on its way from NumPy to the first device."""
+    """Measures the bytes per second of moving a batch from NumPy to the first device."""
     batch = np.ones(BATCH_BYTES, np.uint8)
 
     def transfer() -> None:
@@ -70,7 +70,7 @@ def _transfer_bytes() -> float:
 
 
 def _jit_seconds() -> dict[str, float]:
-    """Returns the seconds in which a small function is compiled, and the seconds of each call after that."""
+    """Measures the seconds of compiling a small function, and of one call of the compiled function."""
     x = jnp.ones((128, 128))
     begin = time.perf_counter()
     compiled = jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(x).compile()
@@ -110,7 +110,7 @@ def accelerators(_request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Messages(logging.Handler):
-    """Handler that keeps a logger's warnings and errors instead of printing them. Of an exception it keeps the text."""
+    """Logging handler that stores the texts of warnings, errors and exceptions instead of printing them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -122,5 +122,5 @@ class _Messages(logging.Handler):
 
 
 def _one_paragraph(texts: list[str]) -> str:
-    """Joins messages into one line, each cut off after MOST_OF_A_MESSAGE characters."""
+    """Joins messages into one line. Cuts each off after MOST_OF_A_MESSAGE characters."""
     return "; ".join(dict.fromkeys(" ".join(text.split())[:MOST_OF_A_MESSAGE] for text in texts))

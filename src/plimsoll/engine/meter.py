@@ -1,4 +1,4 @@
-"""Time measurements of a session: steps, waiting for data, epochs."""
+"""Time measurements of a training session: steps, waiting for data, epochs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from plimsoll.types import Batch, Source
 
 
 class TimedSource:
-    """A data source that measures the time that training waited for batches, and the memory that the source holds.
+    """Wrapper of a data source. Measures how long training waits for batches, and how much memory the source holds.
 
-    On an accelerator, steps run during that wait.
+    On an accelerator, earlier steps still run during that wait.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.waited_seconds = 0.0
         self.held_bytes: int | None = None
-        """Bytes that remained allocated after reading the first batch; None before the first batch."""
+        """Bytes that reading the first batch left allocated; None before the first batch."""
         self._bytes_before = allocator.bytes_now()
 
     def __next__(self) -> Batch:
@@ -68,19 +68,19 @@ class Meter:
         return self._source.waited_seconds / max(1e-9, time.monotonic() - self._started)
 
     def begin_step(self) -> None:
-        """Starts the clock of the next step, so that logging, evaluating and saving are not in the step's time."""
+        """Starts the clock of the next step, to leave out the time of logging, evaluating and saving."""
         self._step_began = time.monotonic()
 
     def end_step(self) -> None:
-        """Adds the time of the current step, and starts the clock of the next step."""
+        """Stops the clock of the current step, and starts that of the next step."""
         began = self._step_began
         self.begin_step()
         self._step_seconds += self._step_began - began
         self._steps += 1
 
     def row(self) -> dict[str, float]:
-        """Returns the times, rates and memory that are logged. Times are means over the steps since the last call."""
-        # Mean times per step.
+        """Returns times, throughput and memory for a row of metrics. Step times are means since the previous call."""
+        # Compute mean times per step.
         seconds = self._step_seconds / self._steps
         waited = self._source.waited_seconds
         data_seconds = (waited - self._waited_before) / self._steps
@@ -88,7 +88,8 @@ class Meter:
         self._step_seconds = 0.0
         self._steps = 0
 
-        # Rate, memory and MFU. An MFU above 1 is left out: the machine's FLOP/s may have been measured under load.
+        # Add throughput, memory and MFU (model FLOPs utilization). An MFU above 1 is left out: the machine's FLOP/s may
+        # have been measured under load.
         spec = self._run.prepared.spec
         examples = self._run.recipe.effective_batch * spec.rate_per_example
         row = {
@@ -110,7 +111,7 @@ class Meter:
 
 
 class Epochs:
-    """Sums training losses, and makes a summary at the end of each epoch and of the run.
+    """Means of the training loss by epoch, for summaries at the ends of epochs and of the run.
 
     If evaluations are rarer than epochs, one summary covers all epochs since the previous summary.
     """
@@ -134,7 +135,7 @@ class Epochs:
         return step / self._per_epoch if self._per_epoch else 0.0
 
     def add(self, step: int, loss: float, *, elapsed_seconds: float) -> None:
-        """Adds the loss of a step. Makes a summary if the step ends an epoch that is to be summarised."""
+        """Adds the loss of a step. Makes a summary if the step ends the run, or an epoch that a summary is due for."""
         self._loss_sum += loss
         self._loss_count += 1
         number = self.over(step)
@@ -156,7 +157,7 @@ class Epochs:
         self._loss_count = 0
 
     def summary(self, validation_loss: float | None) -> Epoch | None:
-        """Returns the pending summary and removes it; None if no epoch has ended since the last call.
+        """Returns and forgets the latest summary; None if none was made since the previous call.
 
         Args:
             validation_loss: Loss of the latest evaluation, for the summary.
@@ -167,5 +168,5 @@ class Epochs:
 
 
 def evaluation_steps(prepared: Prepared) -> float:
-    """Returns the number of steps between evaluations, for a run without --eval-every."""
+    """Returns the default number of steps between evaluations, which may be fractional."""
     return prepared.evaluate_every or steps_between_evaluations(prepared.steps, prepared.steps_per_epoch)

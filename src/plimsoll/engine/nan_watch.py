@@ -21,7 +21,7 @@ Step = Callable[[Any, Batch], tuple[Any, dict[str, Any]]]
 
 
 def watched_for_nan(run: TrainingRun, executables: Executables) -> Executables:
-    """Returns the executables with a step that stops at a NaN. The plan's step must not donate its state."""
+    """Returns the executables with a step that stops at a NaN. The compiled step must not donate its state."""
     functions = functions_here(run.recipe, run.plan, run.planned.step_options, steps=run.prepared.steps)
     step = stopping_at_nan(functions.take_step, executables.step, run.folder.path / "nan.txt")
     return dataclasses.replace(executables, step=step)
@@ -30,9 +30,9 @@ def watched_for_nan(run: TrainingRun, executables: Executables) -> Executables:
 def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
     """Returns a step for `--debug-nans`, which raises StoppedError with the source line of the first NaN.
 
-    Training runs at full speed until a step's loss or gradient is not finite. The old state still exists, because the
-    step does not donate it (`StepOptions.donates`). So the step is repeated outside of `jit` with `jax_debug_nans`,
-    which stops at the first operation whose result is NaN.
+    Training runs at full speed until a step's loss or gradient is not finite. Then the step is repeated outside of
+    `jit` with `jax_debug_nans`, which stops at the first operation whose result is NaN. The old state still exists,
+    because the step does not donate it (`StepOptions.donates`).
 
     Args:
         step: The step as a Python function.

@@ -40,14 +40,14 @@ class Place(Arithmetic):
     chip: Chip | None = None
     """Chip to plan for, one of `plimsoll chips`. By default the accelerator that JAX finds, else the CPU."""
     mesh: Annotated[str | None, Metavar("MESH")] = None
-    """Division of the work among devices: data=8 splits the batch over 8; data=4,fsdp=2 also splits parameters and
-    optimizer state over 2. By default all devices of the chip."""
+    """Division of the work among devices: data=8 splits the batch over 8 devices; data=4,fsdp=2 also splits parameters
+    and optimizer state over 2. By default all devices of the chip."""
     log_norms: Norms = "global"
     """Norms of the gradient in the metrics of each step. global: of the whole gradient. layers: also of each layer, and
     of each part outside the layers."""
     within: Seconds | None = None
-    """Time limit for planning, like 10s. Planning takes longer only to find a first plan. By default 30s on a CPU, 60s
-    for an accelerator."""
+    """Time limit for planning, like 10s. Planning exceeds it only until it has found a first plan. By default 30s on a
+    CPU, 60s for an accelerator."""
 
     @property
     def step_options(self) -> StepOptions:
@@ -83,10 +83,10 @@ class TrainOptions(Place):
     By default runs/RECIPE."""
     plan: FilePath | None = None
     """File with a plan to use: the output of `plimsoll plan --json`, or a run's plan.json. By default a plan is
-    searched."""
+    searched for."""
     replan: bool = False
-    """Search for a new plan, although the run has one. Training continues from the run's checkpoints. It also replaces
-    a damaged plan.json."""
+    """Search for a new plan, although the run has one. Training continues from the run's checkpoints. Also replaces a
+    damaged plan.json."""
     keep_plan: bool = False
     """If the run exceeds its budget, log a warning and continue. By default it saves, plans again with a larger safety
     margin, and resumes."""
@@ -96,12 +96,12 @@ class TrainOptions(Place):
     log_every: PositiveInt = 10
     """Steps between logged rows of metrics."""
     save_every: Often | None = None
-    """Steps between checkpoints, or a time like 10min. By default a quarter of the run, at most 1,000; a checkpoint is
-    also saved a minute after the start, and then every 5 minutes."""
+    """Steps between checkpoints, or a time like 10min. By default a quarter of the run, at most 1,000 steps, and
+    also a minute after the start and every 5 minutes from then on."""
     eval_every: Often | None = None
-    """Steps between evaluations on held-out data, or a time like 10min; 0 evaluates only at the end. By default an
-    epoch, or several so that a run has at most 100 evaluations, or a quarter of the run; --eval-interval epochs, if the
-    recipe has that option."""
+    """Steps between evaluations on held-out data, or a time like 10min; 0 evaluates only at the end. By default one
+    epoch, or several in a run of more than 100 epochs; a quarter of the run if the length of an epoch is unknown;
+    --eval-interval epochs if the recipe has that option."""
     patience: PositiveInt | None = None
     """Stop early after so many evaluations in a row without a lower validation loss (recommend: a higher nDCG@10). By
     default the run takes all steps."""
@@ -114,13 +114,13 @@ class TrainOptions(Place):
     profiler_port: PositiveInt | None = None
     """Port on which to serve JAX's profiler. By default it is off."""
     debug_nans: bool = False
-    """Stop at the operation that makes the first NaN, with a traceback. The plan has a second copy of the state."""
+    """Stop at the operation that makes the first NaN, with a traceback. Needs memory for a second copy of the state."""
     name: str | None = field(default=None, metadata={"option": False})
-    """Name of the recipe in messages. By default its kind."""
+    """Name of the recipe in messages. By default the recipe's kind, like `longcontext`."""
     on_purpose: tuple[str, ...] = field(default=(), metadata={"option": False})
     """Names of the recipe's options that `plimsoll resume` changes in an existing run."""
     pins: Mapping[str, Any] = field(default_factory=dict, metadata={"option": False})
-    """Levers to fix, by name; the planner chooses the others."""
+    """Memory-saving options to fix, by name; the planner chooses the others."""
     max_seconds: float | None = field(default=None, metadata={"option": False})
     """Seconds after which to stop early."""
 
@@ -183,13 +183,13 @@ class TrainOptions(Place):
 
 @dataclass(frozen=True, kw_only=True)
 class Session(TrainOptions):
-    """Options of the training process, which reads recipe, plan and data facts from the run folder."""
+    """Options of the training process, which reads recipe, plan and facts about the data from the run folder."""
 
     run: str = ""
     """Folder of the run; never empty."""
     budget_bytes: int
     """Memory budget of one device."""
     notes: tuple[str, ...] = ()
-    """Sentences about this session, such as what changed since the last one, for the log and the ledger."""
+    """Sentences about this session for the log and the ledger, such as changes since the previous session."""
     lock: int | None = None
     """File descriptor that holds the run's lock. A process that plans the run again inherits the descriptor."""

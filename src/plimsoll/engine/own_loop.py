@@ -1,7 +1,7 @@
-"""State and step of a plan for the user's own training loop, in the user's own process.
+"""Training state and compiled step of a plan, for a training loop in the user's own process.
 
-The step is compiled exactly as it was planned: the state is donated, and the batch is split over devices and
-micro-batches. JAX in the user's process must run on the plan's chip.
+The step is compiled exactly as planned: the state is donated, and the batch is split over devices and micro-batches.
+JAX in the user's process must run on the plan's chip.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from plimsoll.types import LossSum
 
 
 class OwnLoop:
-    """State and step of a plan for the user's own loop. Functions are compiled when they are first called."""
+    """Training state and step of a plan, for the user's own loop. A function is compiled when it is first called."""
 
     def __init__(self, recipe: Recipe, planned: Planned, form: BatchForm, *, platform: str, steps: int) -> None:
         """Checks that JAX runs on the plan's platform. Compiles nothing.
 
         Args:
-            recipe: The recipe. The step does not use its `init` and its data.
+            recipe: The recipe. Its `init` and its data are not used.
             planned: The recipe's plan.
             form: Names, shapes and dtypes of a batch.
             platform: Platform of the plan's chip: cpu, cuda or tpu.
-            steps: Length of the schedule.
+            steps: Length of the learning rate schedule in optimizer steps.
 
         Raises:
             RecipeError: JAX runs on another platform in this process, or with `jax_enable_x64`.
@@ -60,29 +60,30 @@ class OwnLoop:
         self._is_checked = False
 
     def start(self, recipe: Recipe, seed: int) -> Any:
-        """Returns the initial state.
+        """Returns the initial training state.
 
         Args:
-            recipe: The recipe with its `init`.
-            seed: Seed of the parameters, and of the PRNG keys of the loss.
+            recipe: The recipe, whose `init` makes the parameters.
+            seed: Seed of the parameters, and of the PRNG keys that the loss function receives.
         """
         init = compiled(self._functions_of(recipe).init(), deterministic=self._plan.deterministic)
         return init(np.uint32(seed % 2**32))
 
     def step(self, state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
-        """Returns the next state and the step's metrics. The old state is donated and cannot be used again.
+        """Returns the next training state and metrics. The old state is donated and cannot be used again.
 
         Args:
             state: State from `start` or from the previous step.
-            batch: Arrays of one effective batch, in the planned shapes.
+            batch: Arrays of one effective batch (all micro-batches of a step), in the planned shapes.
 
         Returns:
-            The state, and `loss` (the mean over the batch), `gradient_norm`, `weight`, and the metrics of the loss.
+            The next state, and metrics: `loss` (mean over the batch), `gradient_norm`, `weight` (divisor of the loss),
+            and those of the loss function.
 
         Raises:
-            DataError: The batch has another shape, or is another pytree.
-            RecipeError: `state` is not a state of this plan, or was donated to an earlier step. Or the first two
-                examples of the first batch show that the loss is not a sum over examples.
+            DataError: The batch is not a pytree of the planned structure and shapes.
+            RecipeError: `state` is not a state of this plan, or was donated to an earlier step. Or the loss function is
+                not a sum over examples, by a check on two examples of the first batch.
         """
         named = self._form.checked(batch, self._recipe.effective_batch)
         if not self._is_checked:
@@ -95,7 +96,7 @@ class OwnLoop:
         return state, {name: _mean(value) if isinstance(value, LossSum) else value for name, value in report.items()}
 
     def params(self, state: Any) -> Any:
-        """Returns the parameters of a state in the form that the loss takes."""
+        """Returns the parameters of a state in the form that the user's loss function takes."""
         params = _params(state)
         return params["trainable"] if params.keys() == {"trainable"} else params
 
@@ -119,13 +120,13 @@ class OwnLoop:
 
 
 def _params(state: Any) -> dict[str, Any]:
-    """Returns all parameters of a state, trainable and frozen, in the form that the loss takes."""
+    """Returns all parameters of a state, trainable and frozen, in the form that the recipe's loss takes."""
     _require_state(state)
     return state["params"] | {"trainable": readable(state["params"]["trainable"])}
 
 
 def _require_state(state: Any) -> None:
-    """Raises RecipeError unless `state` is a plan's state that was not yet donated to a step."""
+    """Raises RecipeError if `state` is not a training state, or was already donated to a step."""
     if not isinstance(state, dict) or not {"params", "optimizer", "step"} <= state.keys():
         raise RecipeError(
             f"this is no state of the plan but a {type(state).__name__}: give the state that plan.start(init) or the"

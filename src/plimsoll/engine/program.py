@@ -1,4 +1,4 @@
-"""The executables of a recipe under a plan. The compile child, a trial and the training process share this code."""
+"""Compiled functions of a recipe under a plan, for training and for the processes that compile and measure plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll.types import StepOptions
 
 
 def import_everything(recipe: Recipe, *, tracker: str = "none") -> None:
-    """Imports all modules that a run uses, so that a trial process has the resident memory of a training process."""
+    """Imports all modules that training uses, so that a trial process has the resident memory of training."""
     from orbax.checkpoint import v1  # noqa: F401  (not importable by its dotted name)
 
     trackers = [] if tracker == "none" else [tracker]
@@ -43,8 +43,8 @@ def functions_of(
         recipe: The recipe.
         plan: The recipe's plan.
         options: Options of the training step.
-        steps: Length of the schedule.
-        backend: JAX's name of the target platform; this process's platform if left out.
+        steps: Length of the learning rate schedule in optimizer steps.
+        backend: JAX's name of the platform to compile for; by default that of this process.
         devices: Devices that the functions are lowered for; None for the only device of this process.
     """
     task = recipe.task(plan.compute(backend or jax.default_backend()))
@@ -53,13 +53,13 @@ def functions_of(
 
 
 def functions_here(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Functions:
-    """Returns a recipe's functions under a plan, for the devices of all processes of the run."""
+    """Returns a recipe's functions (init, step, evaluate) under a plan, for the devices of all training processes."""
     devices = distributed.devices(plan.devices) if plan.devices > 1 else None
     return functions_of(recipe, plan, options, steps=steps, devices=devices)
 
 
 def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Program:
-    """Lowers a recipe's functions under a plan, for the devices of all processes of the run."""
+    """Lowers a recipe's functions (init, step, evaluate) under a plan, for the devices of all training processes."""
     return functions_here(recipe, plan, options, steps=steps).program(
         batch=recipe.spec.batch(recipe.effective_batch),
         evaluation_batch=recipe.spec.validation_batch(plan.micro_batch),
@@ -67,7 +67,7 @@ def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 
 
 def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
-    """Loads the executables from the cache, or compiles them. Releases freed memory after each stage."""
+    """Loads a recipe's compiled functions from cache files, or compiles them. Returns freed memory to the system."""
     memory.trim()
     files = Files.of(recipe, plan, options, steps=steps)
     executables = None if files is None else files.load()
@@ -81,9 +81,9 @@ def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> pro
 
 
 def try_out(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> Process:
-    """Measures the resident memory of a training process before its first step, by loading executables and saving once.
+    """Measures the resident memory of a process that has loaded the compiled functions and saved a tiny checkpoint.
 
-    No state is allocated. The plan's functions must be in the cache already.
+    This is the memory of training before its first step, without state. The functions must be in cache files already.
     """
     executables = load(recipe, plan, options, steps=steps)
     loading = memory.peak_resident_bytes()
@@ -97,6 +97,6 @@ def try_out(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 
 
 def temp_bytes(executable: jax.stages.Compiled | program.Fed) -> int:
-    """Returns the bytes of an executable's temporaries, as XLA reports them; 0 without a report."""
+    """Returns the bytes of temporaries that XLA reports for an executable; 0 without a report."""
     stats = executable.memory_analysis()
     return stats.temp_size_in_bytes if stats is not None else 0

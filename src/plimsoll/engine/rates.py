@@ -1,8 +1,8 @@
-"""Measured rates of this machine's CPU or GPU: FLOP/s, memory bandwidth, and fixed costs.
+"""Measurements of this machine's CPU or GPU: FLOP/s, memory bandwidth, and overheads in seconds.
 
 On a CPU single calls are timed. On a GPU a matmul of 1,024 rows takes about 1 us, but launching it and waiting for it
-about 100 us. Timed one by one, matmuls would seem a hundred times slower than they are. So a single compiled call
-repeats the work for `CALL_SECONDS`.
+takes about 100 us. Timed one by one, matmuls would seem a hundred times slower than they are. So a single compiled call
+repeats the matmul for `CALL_SECONDS`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from plimsoll.training.reports import numbers_of
 from plimsoll.units import GIB, MIB
 
 CPU_CALLS = 400
-"""Number of calls of an almost empty step, which measure the fixed cost of a call. Takes a tenth of a second."""
+"""Number of timed calls of an almost empty step, to measure the overhead of a call. Takes a tenth of a second."""
 TOUCHED = 64 * MIB
-"""Bytes of a new array whose first touch is timed, to measure page faults. Training has huge pages, too
+"""Bytes of a new array whose first write is timed, to measure page faults. The array uses huge pages, as in training
 (environment.py)."""
 
 CALL_SECONDS = 0.2
@@ -35,13 +35,13 @@ CALL_SECONDS = 0.2
 CALLS = 5
 """Number of timed calls on a GPU. The fastest counts, because other load on the GPU only slows calls down."""
 SIDE = 8192
-"""Rows and columns of the matrices in a timed matmul: large enough to keep the GPU busy. Smaller on a small GPU."""
+"""Rows and columns of the matrices in a timed matmul, enough to keep a GPU busy. A small GPU gets fewer."""
 COPIED_BYTES, SENT_BYTES = GIB, 256 * MIB
 """Bytes of the array that is copied within the GPU's memory, and of the array that is sent from host to GPU."""
 IN_A_ROUND = 2
-"""Matmuls in one round of the timed loop. With one, the compiler would add a copy of the result to each round."""
+"""Number of matmuls in a round (iteration) of the timed loop. With one, the compiler would copy each result."""
 SMALL, LAUNCHES = 2**14, 100
-"""Elements of an array so small that its kernel is mostly launch overhead, and number of its kernels in a round."""
+"""Elements of an array so small that a kernel on it is mostly launch overhead; number of such kernels in a round."""
 DOTS: Mapping[str, tuple[Any, Any]] = {
     "float32": (jnp.float32, jax.lax.Precision.HIGHEST),
     "tf32": (jnp.float32, jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
@@ -55,8 +55,8 @@ Clock = Callable[[], float]
 
 
 def cpu_rates() -> Rates:
-    """Measures matmuls, small matmuls, copies, page faults and calls on this CPU. Takes about two seconds."""
-    # Matmuls, timed in turn.
+    """Measures the speed of matmuls, copies and page faults on this CPU, and overheads. Takes about two seconds."""
+    # Time matmuls of each precision in turn.
     rows, inner, columns = 1024, 512, 1024
     random = np.random.default_rng(0)
     x = random.standard_normal((rows, inner), np.float32)
@@ -67,7 +67,7 @@ def cpu_rates() -> Rates:
     work = 2.0 * rows * inner * columns
     flops = {precision: work / seconds for precision, seconds in zip(precisions, dot_seconds, strict=True)}
 
-    # Bandwidth of copies, and of the first touch of new memory.
+    # Time copies, and the first write to new memory.
     large = np.ones(16 * MIB, np.float32)
     (copy_seconds,) = seconds_of(_ready(jax.jit(lambda a: a + 1), large))
     (touch_seconds,) = seconds_of(lambda: np.ones(TOUCHED, np.uint8), rounds=8)
@@ -85,10 +85,10 @@ def cpu_rates() -> Rates:
 
 
 def _dot_seconds(flops: float) -> float:
-    """Measures the seconds that a small matmul takes beyond its arithmetic, from the gradient of a small MLP.
+    """Measures the overhead in seconds of a small matmul besides its arithmetic, in the gradient of a small MLP.
 
-    The MLP is as small as one that a micro-batch of a few rows runs: a larger one also has slow arithmetic, which a
-    step of a thousand micro-batches would then pay a thousand times.
+    The MLP is as small as with a micro-batch of a few rows. In a larger one slow arithmetic would count as overhead,
+    which a step of a thousand micro-batches would be predicted to have a thousand times.
 
     Args:
         flops: FLOP/s of float32 matmuls.
@@ -110,7 +110,7 @@ def _dot_seconds(flops: float) -> float:
 
 
 def _call_seconds() -> float:
-    """Measures the fixed seconds of a step: the call with NumPy arrays, and reading the metrics.
+    """Measures the overhead in seconds of a step: the call with NumPy arrays, and reading the metrics.
 
     The state has as many arrays as three small layers under Adam, because each argument costs about 2 us.
     """
@@ -133,7 +133,7 @@ def _call_seconds() -> float:
 
 
 def _ready(function: Any, *arguments: Any) -> Callable[[], Any]:
-    """Compiles a jitted function. Returns a function that calls it with these arguments and waits for the result."""
+    """Compiles a jitted function. Returns a function without arguments that calls it and waits for the result."""
     on_device = [jax.device_put(argument) for argument in arguments]
     compiled = function.lower(*on_device).compile()
     return lambda: jax.block_until_ready(compiled(*on_device))
@@ -155,7 +155,7 @@ def seconds_of(*calls: Callable[[], Any], rounds: int = 12) -> list[float]:
 
 
 def card_rates(clock: Clock = time.perf_counter) -> Rates:
-    """Measures matmuls, copies, kernel launches and the host link of the first GPU. Takes some seconds.
+    """Measures matmuls, copies, kernel launches and transfers from the host on the first GPU. Takes some seconds.
 
     Args:
         clock: Clock in seconds.

@@ -1,6 +1,6 @@
-"""Main loop of the compile child, which answers the requests of `planner.child`.
+"""Main loop of the compile process, which answers requests of the planner (`planner.child`) about plans.
 
-The planner imports neither models nor the trainer. It sends requests as lines of JSON, and this process replies.
+The planner itself imports neither models nor the trainer. Requests and replies are lines of JSON.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Answers requests about one subject. Imports JAX at the first request, while a trial process measures imports."""
+    """Answers requests about one `Subject` (recipe, step and chip). JAX is imported at the first request."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request, of the type that `planner.child.ANSWERS` lists for the request's verb."""
+        """Returns the answer to a request. `planner.child.ANSWERS` has its type for each verb of a request."""
         if request.verb != "imports":
             return self.answers.answer(request)
 
-        # Resident bytes of training's imports, measured on the CPU: a driver's own memory cannot be measured here.
+        # Measure training's imports in a process on the CPU: an accelerator driver's memory cannot be measured here.
         with started(self.subject) as process:
             _ = self.answers
             return int(last_line(process, ""))
 
     @cached_property
     def answers(self) -> Answers:
-        """Answers about the subject's plans. Creating them imports JAX."""
+        """Object that computes answers about plans. Creating it imports JAX."""
         from plimsoll.engine.answers import Answers
 
         return Answers(self.subject)
@@ -49,7 +49,7 @@ class Server:
 def serve(subject: str) -> int:
     """Answers one request per line of standard input, until it closes. Other output goes to standard error.
 
-    A reply is {"answer": ...}, {"refused": reason} for the user, or {"failed": reason} for the search.
+    A reply is {"answer": ...}, {"refused": reason} to tell the user, or {"failed": reason} to count the plan as failed.
 
     Args:
         subject: The `planner.types.Subject` of all requests, in JSON.
@@ -70,7 +70,8 @@ def serve(subject: str) -> int:
 
 
 def _failure(problem: Exception) -> dict[str, str]:
-    """Returns the reply to a request that raised an error: `refused`, with source lines, if user code raised it."""
+    """Returns the reply to a request that raised an error: `refused` with source lines if user code raised it, else
+    `failed`."""
     if calls_of(problem, Path.cwd()):
         return {"refused": str(failed(Path.cwd(), "the recipe's own code failed", problem))}
     return {"failed": f"{type(problem).__name__}: {str(problem)[:500]}"}

@@ -1,8 +1,8 @@
-"""A training session: loads the executables, restores or creates the state, runs the loop, writes the ledger.
+"""A training session, one process of a run: loads compiled functions and state, runs the loop, writes the ledger.
 
-A run that exceeds its budget saves its state. Its process then becomes one that plans the run again (`Ending.again`).
-Recipe, plan and data facts come from the run folder (recipe.json, plan.json, data.json). The command line becomes the
-training process by exec, so that the memory of planning is not in the resident set.
+A session that exceeds the memory budget saves its state. Then its process plans the run again (`Ending.again`).
+Recipe, plan and facts about the data come from the run folder (recipe.json, plan.json, data.json). The command line
+becomes the training process by `exec`, so that the memory of planning is not in the resident set.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from plimsoll.training.stop import Ended, Reason, Stop
 
 @dataclass(frozen=True)
 class Ending:
-    """End of a session: its exit code, and options for another plan."""
+    """End of a session: its exit code, and options for planning again."""
 
     code: int
     again: Mapping[str, Any] | None = None
-    """Options of planning again, for `worker.py`; None if the run does not continue with another plan."""
+    """Options for planning again, for `worker.py`; None if the run does not continue with another plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """Loaded session, ready for its first step."""
+    """A loaded session that is ready for its first step."""
 
     training: Training
     console: Console
@@ -61,11 +61,11 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     """Runs a training session in this process.
 
     Args:
-        options: Fields of `Session`.
-        interruption: Handler of signals, in force already.
+        options: Fields of `Session`, by name.
+        interruption: Installed handler of signals, like SIGTERM.
 
     Returns:
-        Exit code of the session. After an overrun of the memory budget, also the options for another plan.
+        Exit code of the session. After an overrun of the memory budget, also the options for planning again.
 
     Raises:
         StoppedError: The run cannot continue, for a reason that the user can change.
@@ -80,7 +80,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
     run = TrainingRun.read(session)
     guard = BudgetGuard(run)
 
-    # Load everything. A failed allocation here loses no work, and another plan follows.
+    # Load everything. A failed allocation here loses no steps, and the run is planned again.
     try:
         phases = Phases()
         executables = load_executables(run)
@@ -109,7 +109,7 @@ def train_here(options: Mapping[str, Any], interruption: Interruption) -> Ending
 
 
 def load_executables(run: TrainingRun) -> Executables:
-    """Loads the executables of the run's plan, or compiles them if the cache lacks them."""
+    """Loads the compiled functions of the run's plan, or compiles them if the cache lacks them."""
     plan = run.plan
     if plan.chip != "cpu" and jax.default_backend() == "cpu":  # JAX falls back to the CPU without a message
         raise RunError(
@@ -132,7 +132,7 @@ def load_executables(run: TrainingRun) -> Executables:
 def begin(
     run: TrainingRun, executables: Executables, guard: BudgetGuard, phases: Phases, interruption: Interruption
 ) -> Loaded:
-    """Opens the data, restores or creates the state, and returns the session ready for its first step."""
+    """Opens the data, and restores or creates the state. Returns a session that is ready for its first step."""
     schedule = schedule_of(run)
     start = restore_or_start(run, executables)
     require_validation(run, schedule)
@@ -155,7 +155,7 @@ def begin(
 def training_of(
     start: Start, executables: Executables, console: Console, guard: BudgetGuard, interruption: Interruption
 ) -> Training:
-    """Returns the training loop's argument: state, executables, data loader, evaluation, saving, stop and log."""
+    """Returns the argument of the training loop: state, compiled functions, data loader, evaluation, saving, ..."""
     run = console.run
     schedule = console.schedule
     before = evaluated_before(run, schedule)
@@ -190,13 +190,13 @@ def training_of(
 
 
 def evaluate_run(run: TrainingRun, executables: Executables, stop: Stop, params: Any) -> Mapping[str, float]:
-    """Returns the metrics of parameters on the held-out set; an empty mapping without a held-out set."""
+    """Evaluates parameters. Returns metrics on the held-out set; an empty mapping without a held-out set."""
     batches = run.open().validation(examples=run.plan.micro_batch)
     return summed(batches, executables.evaluate, params, stop.ends_evaluation)
 
 
 def require_validation(run: TrainingRun, schedule: Schedule) -> None:
-    """Raises RecipeError for --patience without a held-out set."""
+    """Raises RecipeError if --patience is set and the run has no held-out set."""
     if schedule.patience is None:
         return
     batches = run.open().validation(examples=run.plan.micro_batch)
@@ -210,8 +210,8 @@ def require_validation(run: TrainingRun, schedule: Schedule) -> None:
 def train(loaded: Loaded) -> Ended:
     """Runs the training loop, and returns the end of the session.
 
-    An exceeded memory budget is recorded in the run folder. Errors other than failed allocations are raised
-    (`BudgetGuard.end_by`).
+    Records an exceeded memory budget in the run folder. Raises errors other than failed allocations, as described at
+    `BudgetGuard.end_by`.
     """
     guard = loaded.measured.guard
     phases = loaded.measured.phases
@@ -241,19 +241,19 @@ def finish(loaded: Loaded, ended: Ended | None) -> None:
 
 
 def ending_of(run: TrainingRun, ended: Ended, began: float) -> Ending:
-    """Returns the exit code of a session, and options for another plan if it exceeded its budget and has time left.
+    """Returns the exit code of a session, and options for planning again if it exceeded its budget and has time left.
 
     Args:
         run: The run.
-        ended: Last step of the session, and the reason of its end.
-        began: Time of `time.monotonic` at which the session began.
+        ended: Final step of the session, and the reason of its end.
+        began: Time at which the session began, on the clock `time.monotonic`.
     """
     if ended.why is not Reason.OVER_BUDGET:
         return Ending(ended.why.exit_code)
     if distributed.processes() > 1:
         return Ending(3)
 
-    # Seconds left of --max-minutes for the session with another plan.
+    # Compute the seconds of --max-minutes that are left for the next session.
     seconds_left = None
     if run.session.max_seconds is not None:
         seconds_left = run.session.max_seconds - (time.monotonic() - began)
@@ -263,7 +263,7 @@ def ending_of(run: TrainingRun, ended: Ended, began: float) -> Ending:
 
 
 def options_again(run: TrainingRun, seconds_left: float | None) -> dict[str, Any]:
-    """Returns the options of planning again, with the same pinned levers.
+    """Returns the options for planning again. Memory-saving options that the user has set stay the same.
 
     Args:
         run: The run that exceeded its budget.

@@ -1,6 +1,6 @@
-"""A recipe's functions under any plan: lowered for the compiler, traced as jaxprs, and their exact state bytes.
+"""A recipe's functions (init, step, evaluate) under any plan: lowered, traced as jaxprs, with exact bytes of the state.
 
-Everything is traced and lowered from shapes. Nothing is allocated, and the devices need not be in this machine.
+Tracing and lowering use shapes only. Nothing is allocated, and the devices need not be in this machine.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from plimsoll.training.step import StepSpec, evaluated, make_evaluate, make_init
 from plimsoll.types import Compute, Precision, Storage
 
 KEPT_TRACES = 4
-"""Number of traced steps that `RecipeSteps` keeps, some MiB each."""
+"""Number of traced steps that `RecipeSteps` keeps for lowering. Each takes some MiB."""
 
 
 class RecipeSteps:
-    """The functions of a recipe under its plans, for the devices of one chip."""
+    """Traces and lowers the functions of a recipe under different plans, for the devices of one chip."""
 
     def __init__(self, recipe: Recipe, subject: Subject, devices: Sequence[Any] | None) -> None:
         """Initializes without tracing.
 
         Args:
             recipe: The recipe.
-            subject: Schedule length, step options and chip, on which the functions depend besides.
+            subject: Has the schedule length, step options and chip that the functions also depend on.
             devices: Devices that functions are lowered for; None for the only device of this process.
         """
         self.recipe = recipe
         self.batch = self.recipe.spec.batch(self.recipe.effective_batch)
-        """Shapes and dtypes of an effective batch."""
+        """Shapes and dtypes of an effective batch (of a whole step)."""
         self.subject = subject
         self._backend = BACKEND[subject.platform]
         self._devices = devices
         self._traced: dict[Plan, jax.stages.Traced] = {}
-        """The steps traced last, by plan, so that `lowered` need not trace a step again."""
+        """Latest traced steps, by plan, so that `lowered` need not trace them again."""
 
     # Functions for the compiler.
 
@@ -65,7 +65,7 @@ class RecipeSteps:
         )
 
     def file(self, plan: Plan, name: str) -> Path | None:
-        """Returns the cache file of a plan's compiled function; None if training compiles that function itself.
+        """Returns the path of the cache file for a plan's compiled function; None if the function is not cached.
 
         Args:
             plan: The plan.
@@ -83,7 +83,7 @@ class RecipeSteps:
         return traced.lower(), traced.jaxpr
 
     def lowered_evaluation(self, plan: Plan) -> jax.stages.Lowered:
-        """Returns the plan's lowered evaluation of one batch."""
+        """Returns the lowered function that evaluates one batch under a plan."""
         return self.functions(plan).evaluate(self._validation_batch(plan))
 
     def random_batch(self) -> dict[str, np.ndarray]:
@@ -91,10 +91,10 @@ class RecipeSteps:
         random = np.random.default_rng(0)
         return {name: random.integers(0, 2, shape).astype(dtype) for name, (shape, dtype) in self.batch.items()}
 
-    # Jaxprs of one device's share.
+    # Jaxprs of one device's part of a computation.
 
     def share(self, plan: Plan) -> Any:
-        """Returns the jaxpr of one device's step: its own rows of the batch, and a whole copy of the state."""
+        """Returns the jaxpr of one device's part of a step, with the device's rows of the batch and the whole state."""
         if self.subject.devices == 1 and self._devices is None and plan.offload == "none":
             return self._whole(plan).jaxpr
         state = self.state(plan.storage, plan.precision, examples=self._examples)
@@ -106,7 +106,7 @@ class RecipeSteps:
     def plain(self, plan: Plan) -> Any:
         """Returns the jaxpr of the whole step with plain float32 matmuls, so that all FLOPs can be counted.
 
-        A jaxpr with an accelerator's attention kernel hides the kernel's matmuls.
+        An accelerator's attention kernels would hide matmuls from the jaxpr.
         """
         compute = plan.with_levers(precision="float32").compute("cpu")
         return self._step(plan, compute, self.state(plan.storage, plan.precision), program.shapes(self.batch))
@@ -123,7 +123,7 @@ class RecipeSteps:
         return jax.jit(init).trace(jax.ShapeDtypeStruct((), jnp.uint32)).jaxpr
 
     def evaluation_share(self, plan: Plan) -> Any:
-        """Returns the jaxpr of one device's evaluation of its own rows of a batch."""
+        """Returns the jaxpr by which one device evaluates its rows of a batch."""
         params = evaluated(self.state(plan.storage, plan.precision))
         rows = self._rows(self._validation_batch(plan))
         return jax.jit(make_evaluate(self._task(plan))).trace(params, rows).jaxpr
@@ -131,7 +131,7 @@ class RecipeSteps:
     # Shapes and bytes of the state.
 
     def static(self, fsdp: int, storage: Storage) -> Static:
-        """Returns the exact bytes of one device's share of the state.
+        """Returns the exact bytes of the training state on one device, by component.
 
         Args:
             fsdp: Number of devices that parameters and optimizer state are split over.
@@ -163,13 +163,12 @@ class RecipeSteps:
         )
 
     def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
-        """Returns shapes and dtypes of the whole state. Other levers than these do not change them.
+        """Returns shapes and dtypes of the whole training state. They depend on no other options of a plan.
 
         Args:
             storage: Bits in which weights and optimizer state are stored.
-            precision: Precision of matmuls; float16 adds the three numbers of the loss scale.
-            examples: Number of examples that a recurrent carry in the state is made for; those of the effective batch
-                if left out.
+            precision: Precision of matmuls. float16 adds three numbers for loss scaling.
+            examples: Number of examples that the state has a recurrent carry for; by default the effective batch size.
         """
         init = make_init(
             self.recipe.task(plain_compute(embedding_bits=storage.embedding_bits)),
@@ -181,14 +180,14 @@ class RecipeSteps:
         return jax.eval_shape(init, jax.ShapeDtypeStruct((), jnp.uint32))
 
     def gradient_bytes(self, plan: Plan) -> int:
-        """Returns the bytes of the whole gradient, in the dtype of the weights."""
+        """Returns the bytes of the whole gradient, which has the dtypes of the trainable weights."""
         return program.tree_bytes(self.state(plan.storage, plan.precision)["params"]["trainable"])
 
     # Helpers.
 
     @property
     def _examples(self) -> int:
-        """Number of examples in one device's share of an effective batch."""
+        """Number of examples of an effective batch that one device gets."""
         return self.recipe.effective_batch // self.subject.devices
 
     def _whole(self, plan: Plan) -> jax.stages.Traced:
@@ -212,7 +211,7 @@ class RecipeSteps:
         return self.recipe.spec.validation_batch(plan.micro_batch)
 
     def _rows(self, batch: program.BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of one device's rows of a batch."""
+        """Returns shapes and dtypes of one device's rows of a batch."""
         devices = self.subject.devices
         return {
             name: jax.ShapeDtypeStruct((spec.shape[0] // devices, *spec.shape[1:]), spec.dtype)

@@ -1,4 +1,4 @@
-"""Timing of plans on this machine: on one random batch, in turn, so that other work slows all plans alike."""
+"""Timing of plans on this machine. Plans take steps on a random batch in turn, so that other load slows all alike."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from plimsoll.planned import Plan
 from plimsoll.types import Batch
 
 ROUNDS = 4
-"""Least number of timed rounds, unless the order of the plans is clear earlier."""
+"""Least number of timed rounds (steps of every plan), unless the order of the plans' speeds is clear earlier."""
 FEWEST_ROUNDS = 2
-"""Least number of timed rounds before the order of the plans may count as clear."""
+"""Least number of timed rounds before the order of the plans' speeds may count as clear."""
 APART = 0.85
-"""Ratio below which two plans count as clearly apart: the faster plan's longest step to the slower's shortest."""
+"""The order of two plans is clear if the faster plan's longest step takes less than this fraction of the slower
+plan's shortest step."""
 TIMED_SECONDS = 1.0
 """Least seconds of timing per plan, unless the order is clear earlier. Short steps need more rounds on a busy CPU."""
 LONGEST_SECONDS = 4.0
@@ -36,13 +37,13 @@ class Candidate:
     steps: RecipeSteps
     plan: Plan
     compile: Callable[..., jax.stages.Compiled]
-    """Compiles a lowered function for this machine's chip."""
+    """Function that compiles a lowered function for this machine's chip."""
     put: Callable[[Batch], Any]
-    """Puts a batch where the step of a single device expects it."""
+    """Function that moves a batch to where the step of a single device expects it."""
 
     @property
     def kind(self) -> Hashable:
-        """Levers that determine the form of the state. Plans of the same kind are timed on the same state."""
+        """Options of the plan that determine the arrays of the state. Plans of one kind are timed on the same state."""
         plan = self.plan
         return plan.storage, plan.fsdp, plan.offload, plan.precision == "float16"
 
@@ -67,14 +68,14 @@ class Candidate:
 def step_seconds(
     candidates: Sequence[Candidate], *, queued: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Times the steps of candidates in turn, until the order of their speeds is clear or the time is over.
+    """Times the steps of candidates in turn, until the order of their speeds is clear or the time limit is reached.
 
     Memory holds only one state at a time.
 
     Args:
         candidates: Plans to time.
-        queued: Steps that are dispatched one after another and waited for together.
-        clock: Clock in seconds.
+        queued: Number of steps to dispatch before waiting for all of them.
+        clock: Function that returns a time in seconds.
 
     Returns:
         The median seconds per step of each candidate.
@@ -85,7 +86,7 @@ def step_seconds(
     start = clock()
     while not is_clear(seconds, clock() - start):
         for candidate, (step, batch), times in zip(candidates, ready, seconds, strict=True):
-            # Replace a state of another kind. The old state is freed first.
+            # Free a state of another kind, and create one of this kind.
             if candidate.kind != kind:
                 kind, state = candidate.kind, None
                 state = candidate.init(np.uint32(0))
@@ -100,10 +101,10 @@ def step_seconds(
 
 
 def is_clear(seconds: Sequence[Sequence[float]], elapsed: float) -> bool:
-    """Returns True once timing can end: the order of the plans is clear, or the time is over.
+    """Returns True once timing can end: the order of the plans is clear, or the plans were timed long enough.
 
     Args:
-        seconds: Seconds per step of each plan, by round. The first round counts as warm-up.
+        seconds: Seconds per step in each round, for each plan. The first round is a warm-up.
         elapsed: Seconds since timing began.
     """
     rounds = len(seconds[-1])
@@ -112,7 +113,7 @@ def is_clear(seconds: Sequence[Sequence[float]], elapsed: float) -> bool:
     if elapsed > LONGEST_SECONDS * len(seconds):
         return True
 
-    # The order is clear if the longest step of each plan is clearly shorter than the shortest step of the next plan.
+    # The order is clear if each plan's longest step is clearly shorter than the next slower plan's shortest step.
     timed = sorted((min(times[1:], default=0.0), max(times[1:], default=0.0)) for times in seconds)
     apart = all(slowest < APART * fastest for (_, slowest), (fastest, _) in itertools.pairwise(timed))
     if len(seconds) > 1 and apart and rounds > FEWEST_ROUNDS:

@@ -1,4 +1,4 @@
-"""The run of a training session: recipe, plan and data facts from the run folder, and the session's options."""
+"""A run as one training session sees it: recipe, plan and data from the run folder, and the session's options."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TrainingRun:
     planned: Planned
     prepared: Prepared
     notes: list[str] = field(default_factory=list)
-    """Sentences about this session, such as what changed since the last one, for the log and the ledger.
+    """Sentences about this session for the log and the ledger, such as changes since the previous session.
 
     Loading and restoring add notes before the first step.
     """
 
     @classmethod
     def read(cls, session: Session) -> Self:
-        """Reads recipe, plan and data facts from the folder of the session's run."""
+        """Reads recipe, plan, and facts about the prepared data from the folder of the session's run."""
         folder = RunFolder(session.run)
         return cls(
             session=session,
@@ -46,5 +46,5 @@ class TrainingRun:
         return self.planned.plan
 
     def open(self) -> Opened:
-        """Returns the recipe with the data that was prepared in the run folder."""
+        """Opens the data that was prepared for the run, and returns it with the recipe."""
         return self.recipe.open(self.folder.path)

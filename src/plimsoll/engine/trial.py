@@ -1,7 +1,7 @@
-"""Memory of a run besides its step: of initialization, of evaluation, and of the training process itself.
+"""Memory that training takes besides its step: for initialization, for evaluation, and for the process itself.
 
-The temporaries are taken from jaxprs or from compiled functions. A trial process measures its own resident memory: it
-does everything that training does before its first step, but allocates no state.
+Temporaries come from jaxprs or from compiled functions. A trial process measures its own resident memory: it does
+everything that training does before its first step, but allocates no training state.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from plimsoll.values import from_json, to_json
 
 
 def prepare(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan, depth: Depth) -> Preparation:
-    """Returns the memory of a plan's run besides its step.
+    """Returns the memory that training under a plan takes besides its step.
 
     Args:
         steps: The recipe's functions.
         backend: Compiler of the chip.
         plan: The plan.
-        depth: Source of the answer: `trace` reads jaxprs, `compile` compiles, `try` also runs a trial process on a CPU.
+        depth: `trace` reads jaxprs, `compile` compiles, `try` also runs a trial process, on a CPU only.
     """
     if depth == "trace" or not steps.subject.is_compiled:
         return _traced(steps, backend, plan)
@@ -47,10 +47,10 @@ def _traced(steps: RecipeSteps, backend: Cpu | Card | Topology, plan: Plan) -> P
 
 
 def _compiled_for_chip(steps: RecipeSteps, backend: Card | Topology, plan: Plan) -> Preparation:
-    """Returns the temporaries of the compiled evaluation, and of initialization.
+    """Returns the bytes of temporaries of evaluation, which is compiled, and of initialization.
 
-    Initialization is only traced, unless state is offloaded. It needs less memory than a step, but compiling it for a
-    TPU would take as long as compiling a step.
+    Initialization is compiled only if the plan offloads state, else traced. It needs less memory than a step, but
+    compiling it for a TPU would take as long as compiling a step.
     """
     evaluation = backend.compile(steps.lowered_evaluation(plan), deterministic=plan.deterministic)
     if plan.offload == "none":
@@ -61,7 +61,7 @@ def _compiled_for_chip(steps: RecipeSteps, backend: Card | Topology, plan: Plan)
 
 
 def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
-    """Compiles the plan's functions into the cache of training, and returns their temporaries."""
+    """Compiles the plan's functions into the cache that training uses. Returns the bytes of their temporaries."""
     executables = load(steps.recipe, plan, steps.subject.step_options, steps=steps.subject.steps)
     preparation = Preparation(
         init_temp_bytes=temp_bytes(executables.init), evaluate_temp_bytes=temp_bytes(executables.evaluate)
@@ -72,7 +72,7 @@ def _compiled(steps: RecipeSteps, plan: Plan) -> Preparation:
 
 
 def _tried(steps: RecipeSteps, plan: Plan) -> Preparation:
-    """Compiles the plan's functions, and measures a trial process that loads them.
+    """Compiles the plan's functions, and measures the memory of a trial process that loads them.
 
     The trial process imports its modules while this process compiles.
     """

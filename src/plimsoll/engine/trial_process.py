@@ -1,6 +1,6 @@
-"""Starts `python -m plimsoll.worker try`: a process that measures its resident memory after training's imports.
+"""Starts trial processes (`python -m plimsoll.worker try`), which measure their memory after training's imports.
 
-Given a plan, it also measures its memory after loading the plan's functions.
+A trial process that gets a plan also measures its memory after loading the plan's compiled functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plimsoll.values import to_json
 
 
 def started(subject: Subject) -> subprocess.Popen[str]:
-    """Starts a trial process for a subject, with the environment variables of training on a CPU."""
+    """Starts a trial process on the CPU, for the recipe of a `Subject`."""
     beside_a_card: Mapping[str, str] = os.environ | {"JAX_PLATFORMS": "cpu"}  # takes no memory of the accelerator
     variables = environment.for_processes("cpu") if subject.chip is None else beside_a_card
     command = [sys.executable, "-m", "plimsoll.worker", "try", json.dumps(to_json(subject))]

@@ -1,8 +1,8 @@
 """Compiling for an NVIDIA GPU that is absent, without generating machine code.
 
-XLA decides on buffers and kernels before it generates code. LLVM's passes and a process of NVIDIA's assembler for every
-kernel take half of a compile's time. Here a script that returns code without instructions replaces the assembler, and
-LLVM optimizes nothing. Bytes and kernels stayed the same for 12 steps (notes, "A rehearsal beside its compiles").
+XLA decides on buffers and kernels before it generates code. LLVM's passes and NVIDIA's assembler, which runs for every
+kernel, take half of the compile time. Here a script that returns code without instructions replaces the assembler, and
+LLVM optimizes nothing. Bytes and kernels of 12 steps stayed the same (notes, "A rehearsal beside its compiles").
 Functions that training runs are never compiled like this.
 """
 
@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 NOTHING = ".version 8.0\n.target sm_75\n.address_size 64\n"
-"""PTX module without a function."""
+"""PTX module (NVIDIA's assembly language) without a function."""
 SCRIPT = """#!/bin/sh
 # Stands in for ptxas: writes code without instructions, once assembled for each architecture.
 while [ $# -gt 0 ]; do
@@ -37,7 +37,7 @@ def options(folder: Path) -> dict[str, str | bool]:
     """Returns compiler options for a GPU that skip machine code.
 
     Args:
-        folder: Empty folder, for the script in place of the assembler. It must exist as long as anything is compiled.
+        folder: Empty folder, for the script that replaces the assembler. It must exist while anything is compiled.
     """
     assembler = _assembler()
     toolkit, ours = assembler.parents[1], folder / "bin"

@@ -1,11 +1,11 @@
-"""A run in a bucket. It is trained in a local folder of the cache, which is uploaded to the bucket.
+"""A training run in a bucket (object store). It is trained in a local cache folder, which is uploaded to the bucket.
 
-    gs://bucket/run/owner.json                  the folder that uploads the run, and the time of its last heartbeat
-    gs://bucket/run/metrics.jsonl, plan.json    small files, each uploaded again after a change
+    gs://bucket/run/owner.json                  the local folder that uploads, and the time of its latest heartbeat
+    gs://bucket/run/metrics.jsonl, plan.json    small files (all outside checkpoints), uploaded again after a change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
-At any moment the bucket has a run that can be continued, as after a kill: metrics may have rows of steps after the
-newest checkpoint.
+At any moment the run in the bucket can be continued. As after a kill, metrics may have rows of steps after the newest
+checkpoint.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ State = list[int]
 OWNER = "owner.json"
 """Name of the file in the bucket with the run's `Owner`."""
 SIGN_SECONDS = 60
-"""Seconds between heartbeats of an uploading folder: it writes the time into owner.json."""
+"""Seconds between heartbeats: the uploading process writes the time into owner.json."""
 FRESH_SECONDS = 300
-"""Seconds after an uploading folder's last heartbeat from which another folder may take the run over."""
+"""Seconds after the latest heartbeat from which another folder may take the run over."""
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
-"""Map from protocol to driver package. Stores of these protocols replace an object atomically."""
+"""Map from protocol to fsspec driver package. Stores of these protocols replace an object atomically."""
 PIECE = {"chunksize": 8 * MIB}
 """Option that limits the size of one piece of an upload."""
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
-"""Map from driver package to options that limit its memory while it uploads a large file."""
+"""Map from driver package to options that limit the driver's memory during the upload of a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
-"""Pattern of the path of a checkpoint in the run folder."""
+"""Pattern of a checkpoint's path, relative to the run folder."""
 
 
 def is_address(run: str | Path | None) -> bool:
@@ -63,7 +63,7 @@ def is_address(run: str | Path | None) -> bool:
 
 
 def folder_of(address: str) -> Path:
-    """Returns the local folder in the cache for the run at an address. Its name is the last part of the address."""
+    """Returns the cache folder for the run at an address. The folder has the name of the last part of the address."""
     address = address.rstrip("/")
     digest = hashlib.sha256(address.encode()).hexdigest()[:12]
     name = re.sub(r"[^\w.-]", "-", address.rpartition("/")[2]).lstrip(".")
@@ -71,10 +71,10 @@ def folder_of(address: str) -> Path:
 
 
 def fetched(run: str) -> str:
-    """Returns the folder of a run, for a command that only reads the run. The run at an address is downloaded first.
+    """Returns the local folder of a run, for a command that only reads. Downloads the run first if it is in a bucket.
 
     Args:
-        run: Path of a folder, or an address.
+        run: Path of a folder, or an address like `s3://bucket/run`.
 
     Raises:
         RunError: There is no run at the address, or another process is downloading it.
@@ -97,23 +97,23 @@ class BucketError(RunError):
 
 
 class TakenError(StoppedError):
-    """Error of a session whose run another machine has taken over."""
+    """Error of training a run that another machine has taken over."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The local folder, and its machine, that uploads a run."""
+    """The local folder that uploads a run, and its machine."""
 
     folder: str
-    """Random name of the local folder."""
+    """Random identifier of the local folder."""
     host: str
     """Name of the machine with the local folder."""
     at: float
-    """Time of the last heartbeat in seconds since 1970; 0 if the folder has released the run."""
+    """Time of the latest heartbeat in seconds since 1970; 0 after the run was released for other machines."""
 
 
 class Store:
-    """File operations below an address, by fsspec. Each method is one operation, which may be interrupted."""
+    """File operations on a run in a bucket, by fsspec. Each method is one operation, which may be interrupted."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
@@ -166,14 +166,14 @@ class Store:
         return True
 
     def remove(self, name: str) -> None:
-        """Removes a file or a checkpoint. Of a checkpoint the manifest is removed first."""
+        """Removes a file or a checkpoint. Removes a checkpoint's manifest first."""
         for path in (f"{self.root}/{name}/{MANIFEST}", f"{self.root}/{name}"):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self.files.rm(path, recursive=True)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Converts errors of a store's driver in the block to a BucketError with advice."""
+        """Context manager that converts errors of the driver to a BucketError with advice."""
         try:
             yield
         except PlimsollError:
@@ -189,18 +189,18 @@ class Store:
 
 
 class Bucket:
-    """A run at an address, and its local folder."""
+    """A run in a bucket, and its local folder."""
 
     def __init__(self, address: str) -> None:
         self.store = Store(address)
         self.address = self.store.address
         self.folder = folder_of(address)
         self.name = ""
-        """Random name of the local folder; empty until the folder was trained in or downloaded completely."""
+        """Random identifier of the local folder; empty before training in it and before a complete download."""
         self.sent: dict[str, State] = {}
-        """Map from the path of a small file or a checkpoint to its local state at the last upload."""
+        """Map from the path of a file or checkpoint to the `State` of its local copy at the latest upload."""
         self._last_sign = 0.0
-        """Time of this folder's last heartbeat in the bucket, in seconds since 1970."""
+        """Time of this folder's latest heartbeat in seconds since 1970."""
 
         self._notes = self.folder / ".bucket.json"
         if self._notes.exists():
@@ -211,7 +211,7 @@ class Bucket:
     # Ownership of the run.
 
     def take(self, say: Say) -> None:
-        """Makes the local folder the owner of the run, after downloading another owner's uploads.
+        """Makes the local folder the owner of the run. First downloads what another owner has uploaded.
 
         Args:
             say: Called with messages for the user.
@@ -235,7 +235,7 @@ class Bucket:
             self._sign(time.time())
 
     def renew(self) -> None:
-        """Writes a heartbeat into the bucket. Raises TakenError if another machine has taken the run over."""
+        """Uploads a heartbeat. Raises TakenError if another machine has taken the run over."""
         with self.store.refusing():
             owner = self._owner()
             if owner is None:  # the address was emptied
@@ -253,7 +253,7 @@ class Bucket:
             self._sign(0.0)
 
     def _sign(self, at: float) -> None:
-        """Writes this folder as the owner into the bucket.
+        """Uploads owner.json with this folder as the owner.
 
         Args:
             at: Time of the heartbeat in seconds since 1970; 0 to release the run.
@@ -275,7 +275,7 @@ class Bucket:
     # Uploads.
 
     def send(self) -> None:
-        """Uploads all changes of the local folder. If it is interrupted, the run in the bucket can still be continued.
+        """Uploads all changes of the local folder. The run in the bucket can be continued even after an interruption.
 
         Raises:
             TakenError: Another machine has taken the run over.
@@ -286,7 +286,7 @@ class Bucket:
             here = self._here()
             there = self._checkpoints_there()
 
-            # Upload small files before checkpoints, so that the metrics have the rows of all steps of a checkpoint.
+            # Upload small files before checkpoints, so that the metrics have rows up to the step of each checkpoint.
             for name, state in here.items():
                 if self.sent.get(name) == state:
                     continue
@@ -305,11 +305,11 @@ class Bucket:
             self._keep_notes()
 
     def is_behind(self) -> bool:
-        """Returns True if the local folder has changes that were not uploaded."""
+        """Returns True if the local folder has new or changed files that were not uploaded."""
         return any(self.sent.get(name) != state for name, state in self._here().items())
 
     def _here(self) -> dict[str, State]:
-        """Returns the state of each local small file, the oldest first, and of each checkpoint that has a manifest."""
+        """Returns the `State` of each local small file, by modification time, and then of each complete checkpoint."""
         small = {}
         whole = {}
         for place, _, names in os.walk(self.folder):
@@ -326,7 +326,7 @@ class Bucket:
         return dict(sorted(small.items(), key=itemgetter(1))) | dict(sorted(whole.items()))
 
     def _put(self, path: Path, name: str) -> None:
-        """Uploads a file. Writes a heartbeat first, if the last one is older than SIGN_SECONDS."""
+        """Uploads a file. Uploads a heartbeat first, if the latest one is older than SIGN_SECONDS."""
         if time.time() - self._last_sign > SIGN_SECONDS:
             self.renew()
         self.store.put(path, name)
@@ -371,7 +371,7 @@ class Bucket:
                 f"{self.folder} is still being trained by a process of this machine: wait for it, or stop it"
             )
 
-        # Set local changes aside that were never uploaded. A folder without a name has only downloaded files.
+        # Set aside a folder with changes that were never uploaded. Without an identifier it has only downloaded files.
         if self.name and self.is_behind():
             numbered = (self.folder.with_name(f"{self.folder.name}.aside-{number}") for number in count(1))
             aside = next(path for path in numbered if not path.exists())
@@ -381,7 +381,7 @@ class Bucket:
                 f" uploaded: the folder is set aside as {aside}"
             )
 
-        # Download. If this is interrupted, the folder has no name, and everything is downloaded again.
+        # Download. After an interruption the folder has no identifier, and everything is downloaded again.
         self._notes.unlink(missing_ok=True)
         self._fetch()
         self.name = secrets.token_hex(8)
@@ -391,7 +391,7 @@ class Bucket:
 
     def _fetch(self) -> None:
         """Downloads the run, and removes local files that the bucket does not have."""
-        # Download checkpoints before small files, which may be newer than the checkpoints but not older.
+        # Download checkpoints before small files: these may be newer than the checkpoints, but not older.
         there = self._checkpoints_there()
         for name in sorted(there):
             self._fetch_checkpoint(name)
@@ -437,17 +437,17 @@ class Bucket:
             yield is_free
 
     def _keep_notes(self) -> None:
-        """Saves the folder's random name and the uploaded states."""
+        """Saves the local folder's random identifier, and the states of uploaded files."""
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._notes, json.dumps({"name": self.name, "sent": self.sent}))
 
 
 def _is_small(name: str) -> bool:
-    """Returns True for a file of a run that is not in a checkpoint, so that it is uploaded on its own."""
+    """Returns True for the path of a run's file outside checkpoints."""
     return _is_ours(name) and not re.match("checkpoints/.*/", name)
 
 
 def _is_ours(name: str) -> bool:
-    """Returns True if a path is a file of the run: not hidden, complete, inside the run folder, and not owner.json."""
+    """Returns True if a file belongs to the run: not hidden, complete, inside the run folder, and not owner.json."""
     hidden = any(part.startswith(".") for part in name.split("/"))
     return not hidden and not name.startswith("/") and not name.endswith(".new") and name != OWNER

@@ -1,11 +1,11 @@
-"""Facts about input data: size and hash of each file, and options. They identify the data of a folder or a run.
+"""Facts that identify training data: size and hash of each file, and options.
 
-Facts are stored as JSON, in a folder's `meta.json` and in a run's `data.json`. `Facts.difference` compares them with
-the data of today.
+Facts are stored as JSON, in the `meta.json` of a folder of prepared data and in the `data.json` of a training run.
+`Facts.difference` compares them with the current data.
 
 Files of up to WHOLE_BYTES together are hashed completely. Of larger files only SAMPLES pieces are hashed: a change
-between these pieces is not noticed if the file keeps its size. Times of modification are not compared, because a copy
-of a file has another time.
+between these pieces is not noticed if the file keeps its size. Modification times are usually not compared, because
+a copy of a file has another time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from plimsoll.units import KIB, MIB
 WHOLE_BYTES = 64 * MIB
 """Largest total size of files that are hashed completely."""
 SAMPLES, SAMPLE_BYTES = 64, 64 * KIB
-"""Number of hashed pieces of larger files, and the size of a piece in bytes."""
+"""Number of pieces that are hashed of larger files, and the size of a piece in bytes."""
 MOST_FILES = 1_000
-"""Largest number of files with an entry each. More files get one common entry."""
+"""Largest number of files with separate entries in `Facts.files`. More files share one entry."""
 SHOWN = 3
-"""Number of differences that a message lists one by one."""
+"""Largest number of differences that a message lists one by one."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Files and options that identify data. Equal facts mean the same data. The name of a single file is ignored."""
+    """Files and options that identify training data: equal facts mean the same data. A single file may be renamed."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
-    """Map from the path of a file, relative to the files' common folder, to its facts."""
+    """Map from the path of a file, relative to the files' common folder, to its size and hash."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the data depend on, serializable as JSON."""
 
@@ -70,7 +70,7 @@ class Facts:
         return cls(files=files, options=values["options"])
 
     def difference(self, now: Facts) -> str:
-        """Describes the differences between these facts and the facts of today; empty if there are none."""
+        """Describes the differences of the current facts `now` from these earlier facts; empty if there are none."""
         differences = []
         files = self._renamed(*now.files).files if len(now.files) == 1 else self.files
         for name in sorted(files.keys() | now.files.keys()):
@@ -86,7 +86,7 @@ class Facts:
         return "; ".join(differences)
 
     def _renamed(self, name: str) -> Facts:
-        """Returns the same facts, with another name for the file if there is only one."""
+        """Returns a copy with another name for a single file; these facts unchanged if there are several files."""
         if len(self.files) != 1:
             return self
         (file,) = self.files.values()
@@ -97,8 +97,8 @@ def facts_of(paths: Sequence[Path], *, exact: bool = False, **options: Any) -> F
     """Returns the current facts of files.
 
     Args:
-        paths: The files. Names in the facts are relative to their common folder.
-        exact: True to include times of modification, if the files are too large to be hashed completely.
+        paths: The files. Their names in the facts are relative to their common folder.
+        exact: True to include modification times if the files are too large to be hashed completely.
         options: Options that the data depend on, serializable as JSON.
 
     Raises:
@@ -126,12 +126,12 @@ def facts_of(paths: Sequence[Path], *, exact: bool = False, **options: Any) -> F
 
 
 def require_same(name: str, then: Mapping[str, Any], now: Facts) -> None:
-    """Raises DataError if data have changed since the start of a run.
+    """Raises DataError if a run's data have changed since its start.
 
     Args:
         name: Name of the data, for the message.
         then: `Facts` at the start of the run, as JSON.
-        now: Facts of today.
+        now: Current facts.
     """
     difference = Facts.from_json(then).difference(now)
     if difference:

@@ -1,6 +1,6 @@
-"""Folders of prepared data. Each is either complete or absent, and records the inputs from which it was made.
+"""Folders of prepared training data. A folder is either complete or absent, and records the inputs it was made from.
 
-NAME/meta.json        facts about the inputs, and counts
+NAME/meta.json        sizes and hashes of the inputs, options, and counts of the data
 NAME/manifest.json    checksums of all files of the folder, written last
 NAME.partial/         the unfinished folder
 NAME.lock             lock of the process that makes the folder
@@ -27,9 +27,9 @@ META = "meta.json"
 Counts = Mapping[str, Any]
 """Counts of a folder's data, like rows or tokens, serializable as JSON."""
 Make = Callable[[Path], Counts]
-"""Function that fills an empty folder, and returns counts of its data."""
+"""Function that writes prepared data into a folder, and returns their counts."""
 Say = Callable[[str], None]
-"""Receiver of messages for the user."""
+"""Function that receives messages for the user."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Made:
 
     path: Path
     made_with: Facts
-    """Facts about the inputs that the folder was made from."""
+    """`Facts` (sizes, hashes, options) about the inputs that the folder was made from."""
     counts: Counts
 
 
 def opened(path: Path) -> Made | None:
-    """Returns the folder at `path`; None if it is absent or not complete. Of its files only meta.json is verified.
+    """Returns the folder at `path`; None if it is absent or not complete. Verifies the checksum of meta.json only.
 
     Raises:
         DataError: meta.json is damaged.
@@ -77,15 +77,15 @@ def held(
     verified: bool = False,
     say: Say = lambda words: None,
 ) -> Iterator[Made]:
-    """Yields the folder at `path`, made by `make` unless it exists. Other processes cannot make or remove it meanwhile.
+    """Yields the folder at `path`, after making it if absent. A lock keeps other processes from making it meanwhile.
 
     Args:
-        path: Path of the folder. It does not exist until the folder is complete.
-        made_with: Facts about all inputs that the folder's content depends on.
-        make: Fills an empty folder, and returns counts of its data.
-        continues: True if `make` continues from the files of an interrupted attempt; False if they are removed first.
+        path: Path of the folder. Nothing exists there until the folder is complete.
+        made_with: Facts about all inputs that the data depend on.
+        make: Function that writes the data into a folder, and returns their counts.
+        continues: True if `make` can continue from the files of an interrupted attempt; False to remove them first.
         verified: True to verify the checksums of an existing folder, and to make a damaged folder again.
-        say: Receives a message when another process makes the folder, and when the folder is damaged.
+        say: Function that is called with messages: that another process makes the folder, or that it is damaged.
 
     Raises:
         DataError: The path exists, but is not a complete folder made from the same inputs.
@@ -106,7 +106,7 @@ def held(
 
 
 def partial_of(path: Path) -> Path:
-    """Returns the path of the unfinished folder, which is renamed to `path` when it is complete."""
+    """Returns the path of the unfinished folder, which is renamed to `path` once complete."""
     return path.with_name(f"{path.name}.partial")
 
 
@@ -128,14 +128,14 @@ def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
-    # The folder is complete and on disk: give it its name.
+    # Rename the folder, which is now complete and on disk.
     unfinished.rename(path)
     flush_folder(path.parent)
     return Made(path, made_with, counts)
 
 
 def _require_absent(path: Path) -> None:
-    """Raises DataError if anything but an empty folder is at `path`."""
+    """Raises DataError if `path` exists and is not an empty folder."""
     is_empty_folder = path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty_folder:
         raise DataError(f"{path} is there already, and is no complete data set: name another --out, or remove it")
@@ -143,7 +143,7 @@ def _require_absent(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, say: Say = lambda words: None) -> Iterator[None]:
-    """Holds the lock file beside a path. If another process holds the lock, sends a message to `say` and waits."""
+    """Context manager that locks `path` by the file `path`.lock. Waits, with a message, if another process holds it."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def flush_files(folder: Path) -> None:
 
 @contextlib.contextmanager
 def stopped_if_full(path: Path) -> Iterator[None]:
-    """Converts errors about a full disk in the block to a StoppedError about `path`."""
+    """Context manager that converts errors about a full disk to a StoppedError about `path`."""
     try:
         yield
     except OSError as problem:
@@ -180,12 +180,12 @@ def stopped_if_full(path: Path) -> Iterator[None]:
 
 
 def is_full(problem: OSError) -> bool:
-    """Returns True for an error about a full disk or an exceeded quota. HDF5 has the error number only in its text."""
+    """Returns True for an error about a full disk or quota. Errors of HDF5 have the error number only in their text."""
     return problem.errno in (errno.ENOSPC, errno.EDQUOT) or "errno = 28" in str(problem)
 
 
 def free_bytes(path: Path) -> int:
-    """Returns the free bytes of the disk that has the parent folder of `path`."""
+    """Returns the free bytes on the disk of the parent folder of `path`."""
     status = os.statvfs(path.parent)
     return status.f_bavail * status.f_frsize
 

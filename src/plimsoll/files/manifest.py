@@ -1,4 +1,4 @@
-"""Manifests: files with the checksums of all other files of a folder, written last.
+"""Manifests. A manifest has the checksums of all other files of its folder, and is written after them.
 
 A folder without a manifest is unfinished.
 """
@@ -34,7 +34,7 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """Compares a folder with its manifest. Returns a description of the damage, or None. Reads every byte."""
+    """Compares all bytes of a folder with its manifest. Returns a description of the damage; None without damage."""
     try:
         text = (folder / MANIFEST).read_text()
         expected = dict(json.loads(text))
@@ -78,7 +78,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flushes a folder's own entries to disk, so that created and renamed files survive a power cut."""
+    """Flushes the list of a folder's files to disk, so that created and renamed files survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""Versions, commit, machine and options of every session of a run, in the run folder's `sessions.json`.
+"""Versions, commit, machine and options of every training session of a run, in the run folder's `sessions.json`.
 
-Versions come from package metadata, without importing JAX.
+A session is one training process. Versions come from package metadata, without importing JAX.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
 """Folder of this package's code."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of this package in the registry, where `plimsoll` is another project."""
+"""Name of this package on PyPI, where `plimsoll` is another project."""
 PACKAGES = (
     *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
 )
-"""Packages whose versions are recorded: for computation, and for reading data."""
+"""Packages whose versions are recorded, because they affect computation or the reading of data."""
 
 
 def note_session(
@@ -36,12 +36,12 @@ def note_session(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Appends a session that starts now on this machine to the run's sessions.
+    """Appends an entry to `sessions.json` for a training session that starts now on this machine.
 
     Args:
         folder: The run folder.
-        notes: Sentences about changes for this session. The ledger gets them even if the session is killed.
-        options: Options that the next session reuses, unless it has its own.
+        notes: Sentences about changes since the previous session. The ledger gets them even if this session is killed.
+        options: Options that the next session reuses, unless the user sets them again.
         now: Clock.
     """
     session = {
@@ -64,7 +64,7 @@ def last_options(folder: RunFolder) -> dict[str, Any]:
 
 
 def sessions(folder: RunFolder) -> list[dict[str, Any]]:
-    """Returns the recorded sessions of a run, the oldest first. Returns none if their file is damaged."""
+    """Returns the entries of `sessions.json`, the oldest first; no entries if the file is missing or damaged."""
     if not folder.has(SESSIONS):
         return []
     try:
@@ -75,7 +75,10 @@ def sessions(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def here() -> dict[str, Any]:
-    """Returns versions of this package and of PACKAGES, the commit, and the machine. Unknown values are None."""
+    """Returns the versions of plimsoll and of PACKAGES, the git commit, and facts about the machine, by name.
+
+    An unknown value is None.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
@@ -106,9 +109,10 @@ def installed_version(package: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Returns the commit of the git checkout with the package in its `src/`, with a `+` if files in `src/` differ.
+    """Returns the git commit of the checkout that has `package` in its `src/`.
 
-    Returns None for an installed package, even if it is inside the checkout of another project.
+    The commit ends with `+` if tracked files in `src/` were changed. Returns None for an installed package, even inside
+    the checkout of another project.
 
     Args:
         package: Folder of the package.

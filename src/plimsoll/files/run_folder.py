@@ -38,42 +38,42 @@ OF_TRAINING = (
     "mlruns",
     "trackio",
 )
-"""Prefixes of the names of files that training writes. Preparation writes the others."""
+"""Prefixes of the names of files that training writes. All other files are written before training."""
 
 STEP = "step-"
 """Prefix of the names of checkpoints."""
 POSITION = "position.json"
-"""Name of a checkpoint's file with its `Position`."""
+"""Name of the file in a checkpoint's folder that has the checkpoint's `Position`."""
 MADE_ANEW = {
     "ledger.json": "remove it, and the next session begins another",
     "overruns.json": "remove it, and the next overrun determines the plan's safety margin again",
 }
-"""Map from a file that a run can do without to the advice if the file is damaged."""
+"""Map from the name of a file that can be made again to the advice in case of damage."""
 SEAL = "checksums.json"
 """Name of the run folder's file with the checksums of SEALED files."""
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
-"""Prepared files that training depends on, and that no other checksum covers."""
+"""Files that are written before training, that training depends on, and that no other checksum covers."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Content of a checkpoint besides its arrays: step, position of the data loader, plan, and shapes.
+    """Content of a checkpoint besides its arrays: step, position in the data, plan, and shapes of the arrays.
 
     It is read without importing JAX.
     """
 
     step: int
-    """Number of updates that the state has had."""
+    """Number of optimizer steps before the checkpoint."""
     loader: dict[str, Any]
-    """Position of the data loader, from `types.Source.state`."""
+    """State of the data loader, from `types.Source.state`."""
     plan: dict[str, Any]
-    """Levers of the plan by which the checkpoint was trained, as in plan.json."""
+    """Memory-saving options that the checkpoint was trained with, as in plan.json."""
     leaves: Sequence[tuple[str, Sequence[int], str]]
-    """Path, shape and dtype of each array, in the order of the state."""
+    """Path, shape and dtype of each array, in the order of the training state's leaves."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> Position:
-        """Reads the position of a checkpoint.
+        """Reads the file position.json of a checkpoint.
 
         Args:
             checkpoint: Folder of the checkpoint.
@@ -148,7 +148,7 @@ class RunFolder:
             raise RunError(f"{problem}, or {_instead_of(self, 'plan.json')}") from None
 
     def ledger(self) -> RunLedger:
-        """Returns the ledger of the run's sessions. Raises RunError if ledger.json is damaged or missing."""
+        """Returns the predicted and measured bytes of the run. Raises RunError if ledger.json is damaged or missing."""
         content = self.read("ledger.json")
         try:
             return from_json(RunLedger, content, "ledger.json")
@@ -160,11 +160,11 @@ class RunFolder:
         replace_file(self.path / name, json.dumps(value, indent=2) + "\n")
 
     def seal(self) -> None:
-        """Records the checksums of the prepared files, so that a flipped bit in a tokenizer is noticed."""
+        """Records the checksums of SEALED files, so that a flipped bit in a tokenizer is noticed."""
         self.write(SEAL, {name: checksum(self.path / name) for name in SEALED if self.has(name)})
 
     def require_sealed(self) -> None:
-        """Raises RunError if a prepared file is missing, or differs from its recorded checksum."""
+        """Raises RunError if a SEALED file is missing, or differs from its recorded checksum."""
         sealed = self.read(SEAL) if self.has(SEAL) else {}
         for name, expected in sealed.items():
             path = self.path / name
@@ -176,15 +176,15 @@ class RunFolder:
                 )
 
     def saved_steps(self) -> list[int]:
-        """Returns the steps of the checkpoints that have a manifest, in ascending order."""
+        """Returns the steps of the complete checkpoints (those with a manifest), in ascending order."""
         folders = [folder for folder in self.checkpoints.glob(f"{STEP}*") if is_finished(folder)]
         names = [folder.name.removeprefix(STEP) for folder in folders]
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest_whole(self) -> tuple[int, list[str]]:
-        """Returns the step of the newest undamaged checkpoint, and a note about each newer, damaged one.
+        """Returns the step of the newest undamaged checkpoint, and notes about newer checkpoints, which are damaged.
 
-        The step is 0 if no checkpoint is undamaged. Reads all bytes of these checkpoints.
+        The step is 0 if no checkpoint is undamaged. Reads all bytes of the checkpoints in question.
         """
         notes: list[str] = []
         for step in reversed(self.saved_steps()):
@@ -195,17 +195,17 @@ class RunFolder:
         return 0, notes
 
     def checkpoint(self, step: int) -> Path:
-        """Returns the folder of the checkpoint of a step."""
+        """Returns the folder of the checkpoint that was saved at a step."""
         return self.checkpoints / f"{STEP}{step:08d}"
 
     def position(self, step: int) -> Position:
-        """Returns the position of the checkpoint of a step: data loader, plan, and shapes of the arrays."""
+        """Returns the `Position` of the checkpoint that was saved at a step."""
         return Position.read(self.checkpoint(step))
 
     def trained_by(self) -> dict[str, Any]:
-        """Returns the levers of the plan by which the newest readable checkpoint was trained; empty if there is none.
+        """Returns the memory-saving options that the newest readable checkpoint was trained with; empty without one.
 
-        They may differ from plan.json, if a session was killed after planning and before its first save.
+        They differ from plan.json if a process was killed after it made another plan and before it saved a checkpoint.
         """
         for step in reversed(self.saved_steps()):
             with contextlib.suppress(OSError, ValueError, CheckpointError):
@@ -220,7 +220,7 @@ class RunFolder:
             )
 
     def is_trained_now(self) -> bool:
-        """Returns True if a process trains in the folder. Tries the lock without keeping it."""
+        """Returns True if a process is training the run, which holds its lock. Does not keep the lock."""
         try:
             with open(self.path / ".lock", "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -234,7 +234,7 @@ class RunFolder:
         """Returns a short description of the run's state, like `finished` or `stopped at step 120`.
 
         Args:
-            steps: Length of the run in steps; None if unknown.
+            steps: Planned optimizer steps of the run; None if unknown.
         """
         if self.is_trained_now():
             return "training now"
@@ -244,7 +244,7 @@ class RunFolder:
         if steps is not None and saved >= steps:
             return "finished"
 
-        # The ledger shows if --patience has ended the run. A damaged ledger is ignored.
+        # The ledger says whether --patience has ended the run early. A damaged ledger is ignored.
         with contextlib.suppress(RunError):
             early = self.ledger().ended_early
             if early is not None and early.step == saved:
@@ -254,7 +254,7 @@ class RunFolder:
     def lock(self) -> int:
         """Takes the lock of the run, so that only one process writes to it. Returns the lock's file descriptor.
 
-        The lock is held until the process ends, also across `exec`.
+        The process holds the lock until it ends, even if `exec` replaces its program.
 
         Raises:
             RunError: Another process holds the lock, or the file system has no locks.
@@ -280,7 +280,7 @@ class RunFolder:
 
 
 def _instead_of(folder: RunFolder, name: str) -> str:
-    """Returns advice about a damaged file of which there is no copy."""
+    """Returns advice for a user who cannot restore a damaged file from a copy."""
     if name != "plan.json":
         return MADE_ANEW.get(name, "start a new run with another --run")
     saved = max(folder.saved_steps(), default=None)

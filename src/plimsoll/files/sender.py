@@ -1,8 +1,8 @@
-"""The process that uploads a run to its bucket every minute and at the end: `python -m plimsoll.files.sender ADDRESS`.
+"""Process that uploads a run to its bucket every minute and at the end: `python -m plimsoll.files.sender ADDRESS`.
 
 The process is separate from training: its memory does not count against the budget, and no step waits for the network.
-It prints one line of JSON after downloading the run, or with an error, and one at the end. It ends when it reads `end`
-from standard input, or when standard input closes because the parent was killed.
+It prints a line of JSON after downloading the run, and another at the end or after an error. It ends when it reads
+`end` from standard input, or when standard input closes because the parent process was killed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SEND_SECONDS = 60
 PATIENCE_SECONDS = 60
 """Longest wait, in seconds, for training to save and end after the supervising process was killed."""
 BEHIND = 3
-"""Exit code of a session that ended normally, but could not be uploaded completely."""
+"""Exit code of a command whose training ended normally, but whose final upload failed."""
 
 
 class Sender:
-    """Handle of the process that uploads a run to its bucket while the run is trained in `folder`."""
+    """Starts and controls the process that uploads a run during its training in `folder`."""
 
     def __init__(self, address: str, say: Say) -> None:
         self.address = address
@@ -58,12 +58,12 @@ class Sender:
         say(f"{address} is trained in {self.folder}, and sent every minute")
 
     def require_running(self) -> None:
-        """Raises StoppedError if the process has ended, because the run was taken over or the process was killed."""
+        """Raises StoppedError if the uploading process has ended, because of an error or a kill."""
         if self._process.poll() is not None:
             raise StoppedError(f"{self._reply()['refused']}. The run is whole in {self.folder}")
 
     def finish(self) -> None:
-        """Waits for the last upload, and ends the process. Sets `behind` if the upload fails."""
+        """Waits for the final upload and the end of the uploading process. Sets `behind` if the upload fails."""
         assert self._process.stdin is not None
         try:
             with contextlib.suppress(BrokenPipeError), self._process.stdin as words:
@@ -81,7 +81,7 @@ class Sender:
             )
 
     def _reply(self) -> dict[str, Any]:
-        """Waits for the next line of the process, and returns its JSON; an error if the process ended without one."""
+        """Waits for the next line of JSON from the process. Returns an error if the process ended without a line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
@@ -92,7 +92,7 @@ class Sender:
 
 @contextlib.contextmanager
 def sent(address: str, say: Say) -> Iterator[Sender]:
-    """Uploads the changes of `Sender.folder` until the end of the block. A failure sets `Sender.behind`."""
+    """Context manager that uploads the changes of `Sender.folder` until its end. A failure sets `Sender.behind`."""
     sender = Sender(address, say)
     try:
         yield sender
@@ -101,7 +101,7 @@ def sent(address: str, say: Say) -> Iterator[Sender]:
 
 
 def main(address: str) -> int:
-    """Downloads the run at an address, and uploads its changes until the end. Returns the exit code."""
+    """Downloads the run from its bucket, and uploads changes until training ends. Returns the exit code."""
     for number in NUMBERS:  # the parent process decides on the end
         signal.signal(number, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", buffering=1)
@@ -131,7 +131,7 @@ def main(address: str) -> int:
 
 def _send_until_the_end(bucket: Bucket) -> None:
     """Uploads the run every SEND_SECONDS until standard input has data or closes, and once more at the end."""
-    # A failed upload is reported once, and does not end training.
+    # Report only the first of consecutive failed uploads. Training goes on.
     failure = None
     while not select.select([sys.stdin], [], [], SEND_SECONDS)[0]:
         try:
@@ -147,7 +147,7 @@ def _send_until_the_end(bucket: Bucket) -> None:
             _warn(f"{bucket.address} is up to date again")
             failure = None
 
-    # If the parent was killed, the training process still saves and ends: wait for it.
+    # If the parent was killed, wait until the training process has saved and ended.
     if not sys.stdin.read():
         deadline = time.monotonic() + PATIENCE_SECONDS
         while RunFolder(bucket.folder).is_trained_now() and time.monotonic() < deadline:

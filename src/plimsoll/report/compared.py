@@ -13,7 +13,7 @@ from plimsoll.report.tables import plan_words, units_per_second
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 MANY = 1e9
-"""Number of tokens or examples that a price is given for."""
+"""Number of tokens or examples that `ComparedChip.price_of_many` buys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,34 +28,34 @@ class ComparedChip:
     why_not: str = ""
     """Reason that no plan fits."""
     floor_bytes: int | None = None
-    """Smallest predicted peak that the search found, if no plan fits."""
+    """Smallest predicted peak memory of any plan in bytes, if no plan fits; else None."""
     price_per_hour: float | None = None
     """Price per hour of all devices together, as the user gave it."""
 
     @property
     def needed_bytes(self) -> int | None:
-        """Predicted peak of the plan; if no plan fits, the smallest predicted peak that the search found."""
+        """Predicted peak memory of the plan in bytes; if no plan fits, `floor_bytes`."""
         return self.planned.peak_bytes if self.planned else self.floor_bytes
 
     @property
     def left_bytes(self) -> int | None:
-        """Bytes of the budget that the plan leaves free; None without a plan."""
+        """Memory budget minus predicted peak, in bytes; None without a plan."""
         return self.planned.ledger.budget_bytes - self.planned.peak_bytes if self.planned else None
 
     @property
     def rate(self) -> float | None:
-        """Tokens or examples per second; None without a plan."""
+        """Predicted tokens or examples per second; None without a plan."""
         return units_per_second(self.planned) if self.planned else None
 
     @property
     def price_of_many(self) -> float | None:
-        """Price of training on a billion tokens or examples, at the predicted rate."""
+        """Price of training on a billion tokens or examples at the predicted rate; None if unknown."""
         if self.price_per_hour is None or not self.rate:
             return None
         return self.price_per_hour * MANY / self.rate / 3600
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the chip's object in the output of `--json`."""
+        """Returns the chip's entry in the output of `plimsoll plan --compare --json`."""
         return {
             "chip": self.chip,
             "fits": self.planned is not None,
@@ -74,7 +74,7 @@ class ComparedChip:
 
     @property
     def note(self) -> str:
-        """Description of the plan with the range of an estimate, or the reason that there is no plan."""
+        """Description of the plan and of its uncertainty, or the reason that no plan fits."""
         planned = self.planned
         if planned is None:
             return self.why_not
@@ -90,7 +90,7 @@ class ComparedChip:
 
 
 def compared_table(rows: Sequence[ComparedChip]) -> str:
-    """Returns the output of `plimsoll plan --compare`: a line per chip, then each chip's plan or why nothing fits."""
+    """Returns the output of `plimsoll plan --compare`: a line per chip, then each chip's plan or why no plan fits."""
     cells: Cells = {
         "chip": ("l", lambda row: row.chip),
         "fits": ("l", lambda row: "yes" if row.planned else "no"),

@@ -1,4 +1,4 @@
-"""Text that `plimsoll inspect` prints for an HDF5 file and for a folder of packed text."""
+"""Output of `plimsoll inspect` about an HDF5 file, or about a folder of token ids made from text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def hdf5_table(file: Mapping[str, Any]) -> str:
 
 
 def packed_table(folder: Mapping[str, Any]) -> str:
-    """Formats the description of a folder of packed text.
+    """Formats the description of a folder of token ids made from text.
 
     Args:
         folder: Result of `data.packed.packed.describe_packed`.

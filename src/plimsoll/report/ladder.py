@@ -1,4 +1,7 @@
-"""The table of `plimsoll ladder`: bytes, step time and loss of a recipe, one rung (more levers) per line."""
+"""The table of `plimsoll ladder`: bytes, step time and loss of a recipe.
+
+Each line is a rung: a training run with one more memory-saving option (lever) than the line before.
+"""
 
 from __future__ import annotations
 
@@ -14,52 +17,52 @@ from plimsoll.units import MIB, format_bytes, format_count, format_seconds
 
 @dataclass(kw_only=True)
 class LadderRow:
-    """One rung of a ladder, with its predicted figures and, if it was trained, its measured figures.
+    """One rung (line) of the table, with predicted figures and, if it was trained, measured figures.
 
-    None stands for an unknown figure.
+    An unknown figure is None.
     """
 
     name: str
     numerics: str
-    """Value of --numerics that the rung's levers need."""
+    """Value of --numerics that allows the memory-saving options of this line."""
     words: str
-    """Description of the lever that the rung adds."""
+    """Description of the memory-saving option that this line adds."""
     lever: str | None = None
-    """Lever that the rung adds; None for the first rung."""
+    """Name of the memory-saving option that this line adds; None for the first line."""
     outcome: Literal["predicted", "measured", "failed"] = "predicted"
     why_not: str | None = None
-    """Reason that the rung failed."""
+    """Reason that planning or training failed."""
     plan: Plan | None = None
     parameters: int | None = None
     """Number of parameters of the model."""
     predicted_peak_bytes: int | None = None
     phase: str | None = None
-    """Phase of training with the predicted peak."""
+    """Phase of training in which memory use is predicted to peak."""
     source: str | None = None
-    """Source of the predicted bytes: compiled or estimated."""
+    """Source of the predicted bytes: `compiled` or `estimated`."""
     state_bytes: int | None = None
     """Bytes of the training state on one device."""
     temporary_bytes: int | None = None
     """Bytes of the step's temporaries on one device."""
     host_bytes: int | None = None
-    """Bytes in the memory of each host, beside an accelerator."""
+    """Predicted peak bytes of each host's memory; None on a CPU."""
     step_seconds: float | None = None
-    """Seconds of a step: predicted, or the median of measured steps."""
+    """Seconds per step: predicted, or the measured median."""
     session_step_seconds: list[float] = field(default_factory=list[float])
-    """Median seconds of a step in each training session."""
+    """Median seconds per step of each of two training sessions; the second one resumes."""
     per_second: float | None = None
     """Tokens or examples per second."""
     measured_peak_bytes: int | None = None
     loss: float | None = None
-    """Training loss of the last step."""
+    """Training loss of the final step."""
     validation_loss: float | None = None
     step_ratio: float | None = None
-    """Step time divided by the step time of the first trained rung."""
+    """Step time divided by the step time of the first trained line of the table."""
     loss_drift: float | None = None
-    """Largest relative difference of any step's loss from the same step of the first trained rung."""
+    """Largest relative difference of a step's loss from the first trained line's loss at that step."""
 
     def to_dict(self, rate_unit: str) -> dict[str, Any]:
-        """Returns the row as JSON, with the rate named by its unit."""
+        """Returns the row as JSON. The key of the rate is, for example, `tokens_per_second`."""
         content = values.fields_to_json(self)
         content[f"{rate_unit}_per_second"] = content.pop("per_second")
         return content
@@ -67,23 +70,23 @@ class LadderRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """The rungs of one recipe, beginning with the plain plan."""
+    """Table of one recipe. Its first line (rung) is a plan without memory-saving options."""
 
     recipe: str
     chip: str | None = None
-    """Chip of a ladder that was only planned; None for a trained ladder."""
+    """Chip that the lines were planned for; None if they were trained on this machine's CPU."""
     effective_batch: int
     rate_unit: str
     budget_bytes: int
     stops: tuple[int, ...] = ()
-    """Steps at which the training sessions of each rung end."""
+    """Steps at which the first and the second training session of each line end."""
     rungs: list[LadderRow]
     left_out: Mapping[str, str]
-    """Map from the name of an omitted rung to the reason."""
+    """Map from the name of an omitted line to the reason."""
 
     @property
     def parameters(self) -> int | None:
-        """Number of parameters, from the first rung that has a plan."""
+        """Number of the model's parameters; None if no line has a plan."""
         return next((row.parameters for row in self.rungs if row.parameters is not None), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class Ladder:
 
 
 def _mebibytes(size: int | None) -> str:
-    """Formats a size in MiB, also a large one, so that the sizes of a column can be compared by eye."""
+    """Formats bytes in MiB, however large, so that the sizes of a column can be compared by eye."""
     return UNKNOWN if size is None else f"{size / MIB:,.1f} MiB"
 
 
@@ -115,7 +118,7 @@ MEASURED: Cells = {
 
 
 def ladder_table(ladder: Ladder) -> str:
-    """Returns the output of `plimsoll ladder`: a line per rung, the levers added, rungs left out, and explanations."""
+    """Returns the output of `plimsoll ladder`: the table, its memory-saving options, omitted lines, and notes."""
     first, last = ladder.stops
     notes = [
         ("measured", f"peak of the whole process, in steps 1 to {first} or after a restart from there to {last}"),
@@ -126,7 +129,7 @@ def ladder_table(ladder: Ladder) -> str:
 
 
 def predicted_table(ladder: Ladder) -> str:
-    """Returns the output of `plimsoll ladder --chip`: a line per rung, the levers added, and rungs left out."""
+    """Returns the output of `plimsoll ladder --chip`: like `ladder_table`, but without measured figures."""
     sources = ", ".join(sorted({row.source for row in ladder.rungs if row.source}))
     notes = [("bytes", f"{sources}, nothing was run"), ("step", "estimated from the chip's rates")]
     return _text(f"{_title(ladder)}, on {ladder.chip}", ladder, {**PREDICTED, **OF_THE_HOST}, notes)

@@ -29,11 +29,11 @@ def known(value: float | None, form: str | Callable[[float], str]) -> str:
 
 
 def figure(name: str, value: Any) -> str:
-    """Formats a figure in the unit that its name ends with, like `_bytes` or `_seconds`.
+    """Formats a number in the unit that its name ends with, like `_bytes` or `_seconds`.
 
     Args:
-        name: Name of the figure.
-        value: Its value, or a mapping of names to values, which are formatted with their names.
+        name: Name of the number.
+        value: The number, or a mapping from names to numbers, which are printed after their names.
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{part} {figure(name, each)}" for part, each in value.items())
@@ -56,7 +56,7 @@ def format_share(part: float | None, whole: float | None) -> str:
 
 
 def format_used(part: float | None, whole: float | None) -> str:
-    """Formats used bytes like `1.5 GiB of 2.0 GiB (75.0 %)`; `UNKNOWN` if either number is unknown."""
+    """Formats used bytes like `1.5 GiB of 2.0 GiB (75.0 %)`; `UNKNOWN` if either is unknown or `whole` is zero."""
     if part is None or not whole:
         return UNKNOWN
     return f"{format_bytes(part)} of {format_bytes(whole)} ({format_share(part, whole)})"
@@ -145,5 +145,5 @@ def labelled(label: str, text: str, *, width: int = 18, indent: int = 2) -> list
 
 
 def all_labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Formats pairs of label and text as lines (`labelled`)."""
+    """Formats pairs of label and text as lines, each pair by `labelled`."""
     return [line for label, text in rows for line in labelled(label, text)]

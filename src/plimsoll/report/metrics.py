@@ -9,8 +9,8 @@ JSON has no NaN and no infinity. Such a value is written as null, and listed und
 
     {"step": 40, "loss": null, "not_finite": {"loss": "nan"}}
 
-A row is passed to the operating system before `log` returns, so SIGKILL loses no row. Rows are not flushed to disk: a
-power cut may lose the last seconds. A resumed run removes the rows after its checkpoint and writes them again.
+`log` passes a row to the operating system before it returns, so SIGKILL loses no row. Rows are not flushed to disk: a
+power cut may lose the last seconds. A resumed run removes rows of steps after its checkpoint, and repeats the steps.
 """
 
 import json
@@ -37,7 +37,7 @@ def encode_row(step: int, values: Mapping[str, Any]) -> str:
 
 
 def with_tables(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Collects numbered metrics (`NAME_0`, `NAME_1`, ...) into one dictionary per name, from number to value.
+    """Collects numbered metrics (`NAME_0`, `NAME_1`, ...) into one dictionary per NAME, from number to value.
 
     Args:
         row: Metrics of a row.
@@ -58,7 +58,7 @@ def read_rows(path: Path | str, *, after: int = -1) -> Iterator[dict[str, Any]]:
 
     Args:
         path: Path of the file.
-        after: Only rows of later steps are yielded.
+        after: Step. Only rows of later steps are yielded.
 
     Raises:
         RunError: A line is not a row of metrics.
@@ -79,7 +79,7 @@ class MetricsLog:
         self._file.flush()
 
     def cut_after(self, step: int) -> None:
-        """Removes an incomplete last line and the rows of later steps, which a resumed run writes again."""
+        """Removes an incomplete last line and the rows of steps after `step`, which a resumed run repeats."""
         size = 0
         for line, row in _lines_and_rows(self.path):
             if row["step"] > step:
@@ -92,9 +92,9 @@ class MetricsLog:
 
 
 class NewRows:
-    """Reader of the rows that are appended to a metrics file from now on, by any process.
+    """Reader of the rows that any process appends to a metrics file after this object is created.
 
-    A session that resumes may remove rows from the file meanwhile.
+    A process that resumes the run may remove rows from the file meanwhile.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -155,7 +155,7 @@ class LogFile:
         self._now = now
 
     def write(self, text: str) -> None:
-        """Appends a message. Its second and further lines are indented, so that a line with a time begins a message."""
+        """Appends a message with the time. All lines of the message after its first are indented."""
         time = self._now().strftime("%Y-%m-%d %H:%M:%SZ")
         self._file.write(f"{time}  " + text.rstrip().replace("\n", "\n" + " " * (len(time) + 2)) + "\n")
 

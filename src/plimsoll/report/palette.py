@@ -35,4 +35,4 @@ DARK = {
     "faint": "#2d4a66",
 }
 SERIES = ("one", "two", "three", "four", "five", "six")
-"""Names of the colours for a chart's lines or parts, in order."""
+"""Names of the colours of a chart's curves or bar parts, in order."""

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg")
-"""File formats of pictures."""
+"""Suffixes of the supported image files."""
 WIDTH, HEIGHT = 420, 250
 """Size of a chart of curves in points (1/72 inch)."""
 ROW_HEIGHT, FRAME_HEIGHT = 22, 50
-"""Height in points of one bar or one line of text, and of the frame around all bars."""
+"""Heights in points (1/72 inch): of one bar or line of text, and of the frame around all bars."""
 WORDS_WIDTH = 200
 """Additional width in points of a picture with titles and labels, compared with a chart in a page."""
 FEW = 16
-"""Largest number of data points in a curve for which each point has a dot."""
+"""Largest number of data points for which a curve always has a dot at each point."""
 DECADES = 30
 """Ratio of largest to smallest value above which an axis is logarithmic."""
 LARGEST = 1e300
-"""Absolute value above which a number counts as infinite, so that the difference of two values is finite."""
+"""Absolute value from which a number counts as infinite, so that differences of smaller numbers stay finite."""
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "plimsoll",  # makes files reproducible
@@ -105,7 +105,7 @@ class Chart:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Map from the name of a limit, like the budget, to its value. Limits are drawn as horizontal lines."""
     from_zero: bool = False
-    """True if the vertical axis begins at zero. Otherwise the axis is logarithmic if the values span decades."""
+    """True if the vertical axis begins at zero. Otherwise it is logarithmic for positive values that differ widely."""
     logarithmic_x: bool = False
     height: int = HEIGHT
     """Height in points."""
@@ -146,7 +146,7 @@ class Chart:
         self._scale(axes)
 
     def _scale(self, axes: Axes) -> None:
-        """Sets the scales of both axes, and the number format of the tables."""
+        """Sets linear or logarithmic axes, the start of the vertical axis, and a number format like `1,024`."""
         if self.logarithmic_x:
             axes.set_xscale("log")
         if self.is_logarithmic:
@@ -172,7 +172,7 @@ class Bar:
     mark: float | None = None
     """Value to compare the bar with, like a prediction. It is drawn as a line across the bar."""
     is_hollow: bool = False
-    """True if the bar is not filled, because its value was not measured or does not fit."""
+    """True if the bar is not filled, because its value was not measured."""
 
     @property
     def end(self) -> float:
@@ -253,7 +253,7 @@ def figure_of(chart: Chart | Bars, *, has_words: bool = True) -> Figure:
 
     Args:
         chart: The chart.
-        has_words: True if the figure has title, axis names and legend.
+        has_words: True to add title, axis labels and legend.
     """
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -287,7 +287,7 @@ def inline(chart: Chart | Bars) -> str:
         figure_of(chart, has_words=False).savefig(svg, format="svg", transparent=True)
     drawn = svg.getvalue()
 
-    # Remove the document around the content, metadata and comments. Replace colours by CSS variables.
+    # Keep only the content of the `<svg>` element. Remove metadata and comments. Replace colours by CSS variables.
     inside = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
     inside = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", inside, flags=re.DOTALL)
     inside = re.sub(r' id="[a-z0-9]+(\.[a-z]+)?_[0-9_]+"', "", inside)  # not unique within a page
@@ -300,7 +300,7 @@ def save_picture(path: Path | str, figure: Figure) -> Path:
     """Saves a figure, and returns its path. Files are reproducible: SVG has no date and no random ids.
 
     Raises:
-        PlimsollError: The path cannot be written to (`require_place`), or the disk is full.
+        PlimsollError: `require_place` refuses the path, or the disk is full.
     """
     from matplotlib import style
 
@@ -315,7 +315,7 @@ def save_picture(path: Path | str, figure: Figure) -> Path:
 
 
 def require_place(path: Path | str, formats: Sequence[str] = FORMATS) -> Path:
-    """Checks that a file can be written at a path, and returns the path. Call it before work that takes time.
+    """Returns the path, after checking that a file can be written there. Call it before work that takes time.
 
     Args:
         path: Path of the file.

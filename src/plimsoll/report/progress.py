@@ -1,12 +1,12 @@
-"""Progress output of training: a bar on a terminal, lines in other outputs, nothing with `quiet`.
+"""Progress output of training: a bar on a terminal, lines elsewhere, only important messages with `quiet`.
 
     shown = Progress(recipe.steps, start_step=200)
     shown.update(220, {"loss": 3.2, "tokens_per_second": 38_095, "resident_bytes": 1_288_490_189, "elapsed_seconds": 9})
     shown.message("saved step 220")
     shown.close()
 
-`tqdm` draws the bar, at most four times a second and without a thread. It is imported only for a bar. Progress goes to
-standard error, so that standard output has only the result of `--json`.
+`tqdm` draws the bar, at most four times a second and without a thread. It is imported only for a bar. Output goes to
+standard error, because standard output has the result of `--json`.
 
 If the terminal is closed or the pipe breaks, training continues without progress output. `log.txt` and `metrics.jsonl`
 have all messages and metrics.
@@ -25,15 +25,15 @@ from plimsoll.units import format_bytes, format_seconds
 REFRESH_SECONDS = 0.25
 """Seconds between two drawings of the bar."""
 OWN_SHOWN = 3
-"""Number of task-specific metrics in a line of progress."""
+"""Largest number of recipe-specific metrics in a line of progress."""
 
 
 class Progress:
     """Progress output as a bar, or as a line per update. The caller decides how often to update (`--log-every`).
 
     Args:
-        total_steps: Steps of the whole run.
-        start_step: Steps of earlier sessions.
+        total_steps: Planned optimizer steps of the run.
+        start_step: Steps that were completed before this process.
         quiet: True to print important messages only.
         stream: Output stream; standard error if left out.
     """
@@ -67,15 +67,15 @@ class Progress:
             )
 
     def update(self, step: int, row: Mapping[str, Any], *, own: Mapping[str, float] | None = None) -> None:
-        """Shows the number of completed steps, the elapsed time of the run, and an estimate of the time left.
+        """Shows completed steps, elapsed time of the run, estimated time left, and metrics.
 
-        The estimate uses the speed since this session's first update, because the first steps also load and warm up.
-        Evaluations and saves between updates are included.
+        The estimate uses the speed since this process's first update, because the first steps also load and warm up. It
+        includes evaluations and saves between updates.
 
         Args:
             step: Completed steps since the start of the run.
             row: Metrics of the step, as in `metrics.jsonl`.
-            own: Metrics that only this task has. A line shows the first three, a bar none.
+            own: Metrics that only this recipe has. A line shows the first three, a bar none.
         """
         if self.quiet:
             return
@@ -110,7 +110,7 @@ class Progress:
         print(text, file=self.stream, flush=True)
 
     def _try(self, show: Callable[..., object], *arguments: object, **options: object) -> None:
-        """Calls an output function, and switches all output off after the first error of the stream."""
+        """Calls an output function. If the stream fails, switches all further output off."""
         if self.stream is None:
             return
         try:
@@ -127,7 +127,7 @@ class Progress:
 
 
 def _facts(row: Mapping[str, Any]) -> list[str]:
-    """Returns texts with the loss, the rate and the memory in a row of metrics."""
+    """Returns texts with the loss, tokens or examples per second, and memory, from a row of metrics."""
     loss = row.get("loss")
     facts = ["loss nan" if loss is None else f"loss {loss:.4f}"]
     for unit in ("tokens", "examples"):

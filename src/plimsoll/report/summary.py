@@ -1,7 +1,7 @@
 """Summaries that are printed at the end of an epoch, of a run and of an evaluation.
 
-Times are in minutes, with seconds or hours in brackets, as in the published guides. Losses have six decimals, so that
-two runs can be compared by eye. A number that was not measured is reported as missing.
+Times are in minutes, with seconds or hours in brackets, as in the training guides that recipes follow. Losses have six
+decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,31 +33,31 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Losses and times of a run at the end of a session. Memory is in the ledger instead."""
+    """Losses and times of a run at the end of a training session. The run's ledger has its memory use."""
 
     steps: int
     """Steps of the run so far."""
     train_loss: float
-    """Last training loss."""
+    """Training loss of the latest step."""
     validation_loss: float | None
-    """Last loss on the held-out set."""
+    """Latest loss on the held-out set."""
     best_validation_loss: float | None
     best_step: int | None
     """Step of the best evaluation."""
     total_seconds: float
     """Training seconds of all sessions of the run."""
     epochs: int
-    """Complete epochs of all sessions of the run; 0 if the length of an epoch is unknown."""
+    """Complete epochs of the run so far; 0 if the length of an epoch is unknown."""
     epochs_begun: float
-    """Epochs of all sessions of the run, with the fraction of the unfinished epoch."""
+    """Epochs of the run so far, including the fraction of the unfinished one."""
     waited_share: float = 0.0
-    """Fraction of the last session's time in which training waited for data."""
+    """Fraction of this session's time in which training waited for data."""
     rows_left_out: int = 0
-    """Rows skipped because they were not finite, if the source counts them; each counts once per epoch."""
+    """Rows of data skipped because they were not finite, counted in each epoch; 0 if the source does not count."""
     finished: bool = True
-    """False if steps of the run are left."""
+    """True if the run has taken all its planned steps."""
     ended_early: str = ""
-    """Sentence (`early_end`) about a run that --patience has ended; otherwise empty."""
+    """Sentence from `early_end` if --patience has ended the run; otherwise empty."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
@@ -98,8 +98,8 @@ def early_end(step: int, steps: int, *, patience: int, best_by: str) -> str:
     Args:
         step: Last step of the run.
         steps: Planned number of steps.
-        patience: Number of evaluations without improvement.
-        best_by: Metric that selects the best evaluation: the lowest "loss", or the highest value of another metric.
+        patience: Number of consecutive evaluations without improvement.
+        best_by: Validation metric that selects the best evaluation: lowest "loss", or highest value of another metric.
     """
     better = "lower validation loss" if best_by == "loss" else f"higher validation {best_by}"
     count = "an evaluation" if patience == 1 else f"{patience} evaluations in a row"
@@ -111,7 +111,7 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
 
     Args:
         run: Path of the run folder, quoted for a shell.
-        outcome: End of the run. If steps are left, the first line is how to continue.
+        outcome: Result of the run. If steps are left, the text also says how to continue.
         uses: Commands of the run's recipe with {run} for the path, like "plimsoll sample {run}".
         of_functions: True if functions of a Python program define the recipe, so that no command can train it.
     """
@@ -134,7 +134,7 @@ def evaluation_text(answer: Mapping[str, Any]) -> str:
     """Returns the output of `plimsoll evaluate`: a line per metric, and a line per entry of a metric that is a mapping.
 
     Args:
-        answer: Path of the run, step, and metrics.
+        answer: Path of the run, step of its checkpoint, and metrics.
     """
     lines = [f"{answer['run']} at step {answer['step']:,}, on its held-out set"]
     for name, value in answer.items():

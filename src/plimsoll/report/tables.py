@@ -1,4 +1,4 @@
-"""Tables of a plan, of a ledger and of a list of runs, for terminals, logs and HTML pages.
+"""Tables of a plan, of a ledger (predicted and measured memory), and of runs, for terminals, logs and HTML pages.
 
 Tables have no colours and no line-drawing characters. A component's percentage is of the peak, and the peak's
 percentage is of the budget.
@@ -26,16 +26,16 @@ from plimsoll.report.layout import (
 from plimsoll.units import GIB, format_bytes, format_count, format_seconds
 
 STEP_SOURCES = {"measured": "measured", "kernels": "estimated", "roofline": "by the chip's rates"}
-"""Map from the source of a predicted step time to a description."""
+"""Map from `Planned.step_seconds_source` to a description of that source of the step time."""
 SLOW_STEP = 600.0
 """Seconds of a step above which the plan's table has a warning."""
 SLOW_ADVICE = "take fewer or shorter examples, or more devices"
 UNUSED = 1 / 3
-"""Unused fraction of the budget from which the plan's table recommends a larger model or batch."""
+"""Unused fraction of the memory budget from which the plan's table recommends `--largest`."""
 
 
 def plan_table(planned: Planned) -> str:
-    """Returns the output of `plimsoll plan`: levers, bytes, time, the reason for the choice, and alternatives."""
+    """Returns the output of `plimsoll plan`: memory-saving options, bytes, time, the reason, and alternatives."""
     peak, budget = planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
     where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
     lines = [
@@ -56,7 +56,7 @@ def plan_table(planned: Planned) -> str:
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
-    """Returns a row with the value that `--largest` found; no rows for a plan without `--largest`."""
+    """Returns a row with the value that `--largest` found; no row without `--largest`."""
     return [] if largest is None else [(f"largest {largest.option}", largest.reason)]
 
 
@@ -66,7 +66,7 @@ def tried_tables(planned: Planned) -> list[Table]:
     if largest is None:
         return []
 
-    # Keep the last plan of each value: the one with all levers free.
+    # Keep the last plan of each value: a second plan is made with a free choice of memory-saving options.
     tried = {each.value: each for each in largest.tried}
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
@@ -81,7 +81,7 @@ def tried_tables(planned: Planned) -> list[Table]:
 
 
 def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the plan's parameters, levers, devices and pinned options."""
+    """Returns rows (name, text) with the plan's parameters, memory-saving options, devices, and the user's choices."""
     plan = planned.plan
     copies = f", {plan.fsdp} share a copy of the state" if plan.fsdp > 1 else ""
     return [
@@ -93,7 +93,7 @@ def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the basis of the prediction, disk space, margins, and step time."""
+    """Returns rows (name, text) about the prediction: its basis, safety margin, disk space, and step time."""
     rows: list[tuple[str, str]] = []
     if band := planned.estimate_band:
         between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
@@ -152,7 +152,7 @@ def unused_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def reason_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the reason for the choice, and with the levers that do not compile."""
+    """Returns rows (name, text) with the reason for the choice, and with plans that failed to compile or run."""
     return [("why", planned.reason), *(("does not compile", text) for text in planned.left_out)]
 
 
@@ -168,12 +168,12 @@ def runner_ups(planned: Planned) -> Table:
 
 
 def flag_of(lever: str) -> str:
-    """Returns the command-line option of a lever. The lever need not be registered."""
+    """Returns the command-line option of a lever, like `--loss-chunk` for `loss_chunk`."""
     return f"--{lever.replace('_', '-')}"
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Returns a map from lever to value, in words. Levers that most plans leave off appear only if they are on."""
+    """Maps the plan's levers to their values, in words. Levers that are usually off are left out unless they are on."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
 
@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of the components at the peak, of each phase's peak, and of host memory beside an accelerator."""
+    """Returns tables of predicted bytes: components of the peak, peak of each phase, and memory of a chip's host."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:
@@ -227,7 +227,7 @@ def buffers_table(planned: Planned) -> Table:
 
 
 def frontier_table(planned: Planned) -> Table:
-    """Returns the table of `plimsoll plan --frontier`: budget and step time of the plans on the Pareto frontier."""
+    """Returns the table of `plimsoll plan --frontier`: bytes and step time of the plans on the Pareto frontier."""
     cells: Cells = {
         "budget": ("r", lambda point: format_bytes(point.needed_bytes)),
         "step": ("r", lambda point: format_seconds(point.step_seconds)),
@@ -240,7 +240,7 @@ def frontier_table(planned: Planned) -> Table:
 
 
 def ledger_table(ledger: RunLedger) -> str:
-    """Formats the ledger of a run: predicted bytes, measured bytes, and their difference.
+    """Formats the ledger of a run: bytes predicted and measured, and their difference.
 
     The first line reports if the measured peak stayed within the budget.
     """
@@ -265,7 +265,7 @@ def peak_words(peak: float | None, budget: int) -> str:
 
 
 def ledger_tables(ledger: RunLedger) -> list[Table]:
-    """Returns two tables of predicted and measured bytes: by component and by phase."""
+    """Returns two tables of predicted and measured bytes: by component of memory and by phase of training."""
     # Rows of name, predicted bytes and measured bytes.
     parts = [(name, component.predicted, component.measured) for name, component in ledger.largest_first()]
     parts.append(("peak", ledger.predicted_bytes, ledger.measured_bytes))
@@ -284,7 +284,7 @@ def ledger_tables(ledger: RunLedger) -> list[Table]:
 
 
 def ledger_notes(ledger: RunLedger) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the resumed step, the overruns of the budget, and notes."""
+    """Returns rows (name, text) with the step that the run resumed from, overruns of the budget, and notes."""
     rows: list[tuple[str, str]] = []
     if ledger.resumed_from_step is not None:
         rows.append(("resumed from", f"step {ledger.resumed_from_step:,}"))

@@ -1,4 +1,4 @@
-"""Trackers that receive the metrics in addition to `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
+"""Experiment trackers that receive metrics beside `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, MLflow.
 
     tracker = open_tracker("wandb", Tracked(folder=folder, name="lc-1", config=recipe_values))
     tracker.log(20, {"loss": 3.2})
@@ -8,8 +8,8 @@ Each tracker imports only its own package, because imports count against the mem
 beyond NumPy: tensorboardX 2.6.5 takes 6 MiB (with protobuf, without torch and TensorFlow). wandb 0.31.0 takes 40 MiB,
 and starts another process.
 
-A resumed run stays the same run in a service, because the service's id is saved in the run folder. TensorBoard is told
-the next step, so that it hides the values that a killed process wrote after the checkpoint.
+A resumed run stays the same run in a service: Trackio finds it by name, others by the run's id in the run folder.
+TensorBoard is told the next step, so that it hides values that a killed process wrote after the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROJECT = "plimsoll"
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """A run, as its trackers need it."""
+    """Description of a run for its trackers."""
 
     folder: Path
     """Folder of the run, for event files and the ids of services."""
@@ -43,7 +43,7 @@ class Tracked:
     config: Mapping[str, Any]
     """Recipe and plan, serializable as JSON."""
     start_step: int = 0
-    """Steps of earlier sessions; 0 for a new run."""
+    """Step that the run resumes from; 0 for a new run."""
 
     def read_id(self, service: str) -> str | None:
         """Returns the id of the run in a service; None for a new run."""
@@ -57,7 +57,7 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Tracker:
-    """Service that receives a run's metrics, through functions of the service's package."""
+    """Connection to a service that receives a run's metrics."""
 
     name: str
     log: Callable[[int, Mapping[str, float]], object]
@@ -77,12 +77,12 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
 
 
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
-"""Map from a metric to its name in the published guide of `longcontext`. TensorBoard gets both names."""
+"""Map from a metric to its name in the published guide of the recipe `longcontext`. TensorBoard gets both names."""
 ALLOCATED = "Memory/allocated_gb"
-"""TensorBoard's name, from the guide of `longcontext`, for the memory in use in units of 10^9 bytes. It is the device's
-memory on an accelerator, else the resident set."""
+"""Name in TensorBoard, from the guide of the recipe `longcontext`, for the memory in use in units of 10^9 bytes:
+device memory on an accelerator, else the resident set."""
 FLUSH_SECONDS = 10
-"""Seconds between flushes of TensorBoard's events. A kill loses at most these events, but none of metrics.jsonl."""
+"""Seconds between flushes of TensorBoard's events. A kill loses later events, but no row of metrics.jsonl."""
 
 
 class TensorBoard:
@@ -101,7 +101,7 @@ class TensorBoard:
 
         # Protocol buffer classes are created at run time, so a type checker does not know them.
         self._messages: Any = importlib.import_module("tensorboardX.proto.event_pb2")
-        # The file's name has the time in seconds. A restart within a second needs the process id to differ.
+        # The file's name has the time in seconds. The process id distinguishes a restart within the same second.
         self._writer = EventsWriter(str(run.folder / "events"), f".{os.getpid()}")
         self._flushed = time.monotonic()
         if run.start_step:  # hides the events that a killed process wrote after the checkpoint
@@ -162,7 +162,7 @@ def _wandb(run: Tracked) -> Tracker:
 
 def _trackio(run: Tracked) -> Tracker:
     """Starts a trackio tracker. It is local unless trackio's variables TRACKIO_DIR and TRACKIO_SPACE_ID are set."""
-    # Log through the run object: `trackio.log` looks the run up by thread.
+    # Log through the run object: `trackio.log` looks up the run of the calling thread.
     started = importlib.import_module("trackio").init(
         project=PROJECT, name=run.name, config=dict(run.config), resume="allow"
     )

@@ -1,4 +1,4 @@
-"""Analysis of an accelerator's step, compiled or traced, for a present or an absent chip."""
+"""Memory and speed of a training step on an accelerator, from the compiled step or from its jaxpr."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from plimsoll.units import MIB
 
 
 class Accelerator:
-    """Analysis of the steps of one accelerator chip."""
+    """Analysis of training steps for one accelerator chip, which may be absent."""
 
     counts_every_dot = False
-    """True if a jaxpr shows all matmuls of a step. An accelerator's attention kernel hides its matmuls."""
+    """True if a step's jaxpr shows all matmuls. False here, because an attention kernel hides its matmuls."""
 
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
         capability = chip.compiler.get("compute_capability") if chip.platform == "cuda" else None
         self.workspace = 0 if capability is None else cublas_workspace(capability)
-        """Bytes of cuBLAS's workspace, which a matmul takes besides its operands and its result; 0 without cuBLAS."""
+        """Bytes of workspace that cuBLAS adds to a matmul's operands and result; 0 without cuBLAS."""
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns the bytes of a compiled step on one device, its kernels, and the counted FLOPs and moved bytes."""
+        """Returns bytes per device and kernels of a compiled step, and the FLOPs and moved bytes that `counted` has."""
         stats = step.memory_analysis()
         assert stats is not None
         on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
@@ -46,10 +46,10 @@ class Accelerator:
         )
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
-        """Estimates bytes, FLOPs and kernels of a step from the jaxpr of one device's share.
+        """Estimates bytes, FLOPs and kernels of a step from the jaxpr of one device's part of the step.
 
         Args:
-            share: Jaxpr of one device's step.
+            share: Jaxpr of one device's part of the step.
             micro_batches: Micro-batches in the step.
         """
         counted = dots(share)
@@ -64,11 +64,11 @@ class Accelerator:
         )
 
     def traced_bytes(self, share: Any) -> int:
-        """Returns the bytes of temporaries in a function, from the jaxpr of one device's share."""
+        """Estimates the bytes of a function's temporaries on one device, from the jaxpr `share`."""
         return liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS)
 
     def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
-        """Returns kernel counts, kernel seconds and sent bytes of a GPU's step; of a TPU's step only the sent bytes."""
+        """Returns fields of `Analysis` from the compiled step: kernels, on GPUs, and bytes sent to other devices."""
         chip = self.chip
         if not chip.kernels and chip.devices == 1:
             return {}

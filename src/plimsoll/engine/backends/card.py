@@ -1,7 +1,7 @@
 """Compiling and timing plans on this machine's GPU.
 
-Training loads the compiled step from the cache, so the analysed bytes are exact. The allocator of this process has the
-budget as its limit: a plan that needs more fails here instead of in training.
+Training loads the same compiled step from a cache, so the analysed bytes are exact. The allocator of this process is
+limited to the memory budget: a plan that needs more fails here instead of in training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUED = 5
 
 
 class Card(Accelerator):
-    """Compiler of the GPUs that this process runs on."""
+    """Compiler for the GPUs of this machine, which also times plans."""
 
     def __init__(self, subject: Subject) -> None:
         assert subject.chip is not None
@@ -35,16 +35,16 @@ class Card(Accelerator):
         super().__init__(subject.chip)
         here = _devices_here(subject.devices, subject.card.kind)
         self.devices = here if len(here) > 1 else None
-        """Devices that functions are lowered for; None for a single device, as in training."""
+        """JAX devices that functions are lowered for; None for a single device."""
 
     def rates(self) -> Rates:
-        """Returns the chip's rates from the catalogue; measured rates for a chip without them."""
+        """Returns FLOP/s and other rates of the GPU: from the catalogue of chips, else measured."""
         return chips.rates(self.chip) if self.chip.flops else card_rates()
 
     def compile(
         self, lowered: jax.stages.Lowered, *, deterministic: bool, file: Path | None = None
     ) -> jax.stages.Compiled:
-        """Compiles a function with the same options as training does."""
+        """Compiles a function with the compiler options of training."""
         return program.compiled(lowered, platform="gpu", deterministic=deterministic)
 
     def time(self, steps: RecipeSteps, plans: Sequence[Plan]) -> list[float]:
@@ -53,7 +53,7 @@ class Card(Accelerator):
 
 
 def _devices_here(number: int, kind: str) -> Sequence[Any]:
-    """Returns the first `number` devices. Raises PlimsollError if JAX finds other devices, like only a CPU.
+    """Returns the first `number` devices of JAX. Raises PlimsollError if one is not of the expected kind.
 
     Args:
         number: Number of devices.

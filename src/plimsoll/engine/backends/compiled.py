@@ -13,7 +13,7 @@ from plimsoll.training import memory
 
 
 def analysis_of(step: jax.stages.Compiled, **figures: Any) -> Analysis:
-    """Returns the memory analysis of a compiled step.
+    """Returns an `Analysis` with the bytes of a compiled step.
 
     Args:
         step: The compiled step.

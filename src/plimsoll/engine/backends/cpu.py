@@ -23,7 +23,7 @@ from plimsoll.planner.types import Analysis, Rates
 
 
 class Cpu:
-    """Compiler of this machine's CPU, which JAX may present as several devices."""
+    """Compiler for this machine's CPU, which JAX may present as several devices."""
 
     counts_every_dot = True
     """True if a jaxpr shows all matmuls of a step."""
@@ -41,11 +41,11 @@ class Cpu:
         return compiled(lowered, file)
 
     def rates(self) -> Rates:
-        """Returns the measured rates of this machine."""
+        """Returns FLOP/s and other rates of this CPU, as measured now."""
         return cpu_rates()
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns the bytes of a compiled step and the counted FLOPs. Bytes include operands that libraries pack."""
+        """Returns bytes of a compiled step, with copies of operands that CPU libraries make, and the counted FLOPs."""
         analysis = analysis_of(step, flops=counted.flops, dots=counted.number)
         module = module_of(step)
         packed = packed_bytes(module, cores=cores())
@@ -53,7 +53,7 @@ class Cpu:
         return dataclasses.replace(analysis, temp_bytes=temporaries, instructions=len(module.instructions))
 
     def estimate(self, share: Any, *, micro_batches: int) -> Analysis:
-        """Estimates bytes and FLOPs of a step from the jaxpr of one device's share."""
+        """Estimates bytes and FLOPs of a step from the jaxpr of one device's part of it."""
         counted = dots(share)
         return Analysis(
             temp_bytes=self.traced_bytes(share),
@@ -64,9 +64,9 @@ class Cpu:
         )
 
     def traced_bytes(self, share: Any) -> int:
-        """Returns the bytes of temporaries in a function, from the jaxpr of one device's share."""
+        """Estimates the bytes of a function's temporaries on one device, from the jaxpr `share`."""
         return liveness.temporary_bytes(share)
 
     def time(self, steps: RecipeSteps, plans: Sequence[Plan]) -> list[float]:
-        """Returns the seconds per step of each plan. Allocates a state, so it must run in a child process."""
+        """Measures the seconds per step of each plan. Call it in a child process: it allocates a training state."""
         return step_seconds([Candidate(steps, plan, self.compile, put=dict) for plan in plans])

@@ -21,7 +21,7 @@ from plimsoll.training import program
 
 
 class Topology(Accelerator):
-    """Compiler of a chip that is not in this machine."""
+    """Cross-compiler for a chip that is not in this machine."""
 
     def __init__(self, subject: Subject) -> None:
         assert subject.chip is not None
@@ -29,7 +29,7 @@ class Topology(Accelerator):
         self.devices: Sequence[Any] | None = None
         """Devices that functions are lowered for; None if no compiler is installed."""
         self.options: program.Options = {}
-        """Compiler options in addition to training's."""
+        """Compiler options in addition to those of training."""
         if subject.is_compiled:
             self.devices = topology.devices(self.chip)
             if self.chip.platform == "cuda":
@@ -37,7 +37,7 @@ class Topology(Accelerator):
                 self.options = unassembled.options(Path(self._folder.name))
 
     def rates(self) -> Rates:
-        """Returns the chip's rates from the catalogue."""
+        """Returns the chip's FLOP/s and other rates from the catalogue of chips."""
         return chips.rates(self.chip)
 
     def compile(

@@ -1,4 +1,4 @@
-"""Sections of a report page about a plan, and the page of a plan that was never run."""
+"""Sections of an HTML page about a plan, and the page of a plan without a training run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll.units import format_count, format_seconds
 
 
 def plan_page(planned: Planned) -> Page:
-    """Returns the report page of a plan that was never run."""
+    """Returns the HTML page of a plan without a training run."""
     used = format_used(planned.peak_bytes, planned.ledger.budget_bytes)
     return Page(
         title=f"{planned.recipe} on {planned.plan.chip}",
@@ -38,12 +38,12 @@ def plan_page(planned: Planned) -> Page:
 
 
 def bytes_section(planned: Planned) -> Section:
-    """Returns the section about a plan's predicted bytes, by component and by phase."""
+    """Returns the section about a plan's predicted bytes, by component of memory and by phase of training."""
     return Section(title="The line", charts=[waterfall(planned)], tables=memory_tables(planned))
 
 
 def plan_section(planned: Planned) -> Section:
-    """Returns the section about a plan: its levers, the reason for the choice, alternatives, and other budgets."""
+    """Returns the section about a plan: memory-saving options, reasons, alternatives, and plans for other budgets."""
     rows = [*chosen_rows(planned), *expected_rows(planned)]
     return Section(
         title="The plan",

@@ -1,6 +1,6 @@
-"""Data of a run for its report page, from the run's files, and examples of its model's output.
+"""Data for the HTML page of a training run: contents of the run's files, and examples of the model's output.
 
-Only a few fields are required, because a run may have been killed, may still train, or may have logged no step.
+Few fields are required, because the run may have been killed, may still be training, or may have logged no step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Column:
     """Logged values of one metric."""
 
     steps: array[float] = field(default_factory=lambda: array("d"))
-    """Step of each value."""
+    """Optimizer step of each value."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
     """Training seconds since the start of the run, at each value."""
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -62,7 +62,7 @@ def columns_of(rows: Iterable[Facts]) -> dict[str, Column]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Data of a run for its report page."""
+    """Data of a training run for its HTML page."""
 
     name: str
     path: str
@@ -74,21 +74,21 @@ class Recorded:
     ledger: RunLedger | None = None
     """Predicted and measured bytes; None before the run has a plan."""
     steps: int | None = None
-    """Length of the run in steps; None before its data are prepared."""
+    """Planned optimizer steps of the run; None before its training data are prepared."""
     data: str = ""
-    """Description of the run's data."""
+    """Description of the training data."""
     sessions: Sequence[Facts] = ()
-    """Start time, versions and machine of each session."""
+    """Start time, package versions and machine of each training session."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Map from a metric's name to its logged values."""
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Map from purpose to command, of the commands that continue, repeat or use the run."""
+    """Map from a purpose, like `Continues it`, to the command for it."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
     """Steps, and the learning rate at each of these steps."""
     exhibits: Sequence[Facts] = ()
-    """Examples of the model's output, from `Uses.exhibits`."""
+    """Examples of the model's output: texts, grids, curves or tables, as described in `Uses.exhibits`."""
     left_out: Sequence[str] = ()
     """Sentences about parts that the page lacks, with the reasons."""
 
@@ -98,7 +98,7 @@ class Recorded:
 
     @property
     def recipe_name(self) -> str:
-        """Name of the recipe, from the plan; without a plan, the recipe's kind."""
+        """Name of the recipe; its kind, like `longcontext`, if the run has no plan."""
         return self.planned.recipe if self.planned else self.recipe["kind"]
 
     @property
@@ -113,13 +113,13 @@ class Recorded:
 
     @property
     def measured_peak_bytes(self) -> float | None:
-        """Measured peak of all sessions, from the ledger; without a ledger, the highest logged peak."""
+        """Highest memory use of all training sessions, in bytes: from the ledger, else from logged metrics."""
         measured = self.ledger and self.ledger.measured_bytes
         return measured or max(self.column(f"peak_{self.memory_kind}_bytes").finite, default=None)
 
     @property
     def last_step(self) -> int:
-        """Last step with a logged loss."""
+        """Highest step with a logged loss."""
         return int(max(self.column("loss").steps, default=0))
 
     @property

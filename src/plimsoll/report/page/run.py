@@ -1,4 +1,4 @@
-"""The report page of one run."""
+"""The HTML page of one training run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll.report.tables import ledger_notes, ledger_tables, peak_words
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 SLOW = 2
-"""Multiple of the median step time above which a row of metrics counts as slow."""
+"""Multiple of the median step time above which a logged step time counts as slow."""
 CHARTS_OF_METRICS = 6
 """Largest number of charts of task-specific metrics."""
 METRICS_OF_LOOP = {
@@ -27,16 +27,16 @@ METRICS_OF_LOOP = {
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }
-"""Metrics that the training loop logs for every task. The page shows them in charts or figures of their own."""
+"""Metrics that the training loop logs for every recipe. Each already has its place on the page."""
 
 NORM_OF = "gradient_norm/"
-"""Prefix of the metrics of --log-norms layers: norms of layers, like `gradient_norm/blocks/0`, and of other parts."""
+"""Prefix of the gradient norms that `--log-norms layers` logs: of layers, like `gradient_norm/blocks/0`, and others."""
 NORM_UNIT = "norm before clipping"
 """Axis label of gradient norms."""
 
 
 def run_page(run: Recorded) -> Page:
-    """Returns the report page of a run."""
+    """Returns the HTML page of a training run."""
     peak, budget = run.measured_peak_bytes, run.budget_bytes
     verdict = peak_words(peak, budget) if budget else "memory not measured yet"
     if run.planned:
@@ -59,7 +59,7 @@ def run_page(run: Recorded) -> Page:
 
 
 def figures(run: Recorded) -> dict[str, str]:
-    """Returns the figures at the top of a run's page, by name."""
+    """Returns the key numbers at the top of a run's page, by name."""
     loss, best = run.column("loss").values, run.best()
     return {
         "peak, measured": format_used(run.measured_peak_bytes, run.budget_bytes),
@@ -72,7 +72,7 @@ def figures(run: Recorded) -> dict[str, str]:
 
 
 def memory(run: Recorded) -> Section:
-    """Returns the section about memory: use over time, and predicted and measured bytes of each component."""
+    """Returns the section about memory: use over time, and predicted and measured bytes of each memory component."""
     over_time = memory_over_time(run)
     if run.ledger is None:
         return Section(title="The line", charts=[over_time])
@@ -105,7 +105,7 @@ def memory_over_time(run: Recorded) -> Chart:
 
 
 def parts_of_peak(ledger: RunLedger) -> Bars:
-    """Returns a chart with a bar of measured bytes for each component, and a mark at its predicted bytes."""
+    """Returns a chart with a bar of measured bytes for each memory component, and a mark at its predicted bytes."""
     unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
     for name, component in ledger.largest_first():
@@ -125,7 +125,7 @@ def parts_of_peak(ledger: RunLedger) -> Bars:
 
 
 def learning(run: Recorded) -> Section:
-    """Returns the section about learning: curves of losses, learning rate and the task's metrics, and last values."""
+    """Returns the section about learning: curves of losses, learning rate and other metrics, and their last values."""
     # Sentences about missing or non-finite losses.
     loss, validation = run.column("loss"), run.column("validation_loss")
     sentences = [] if loss.values else ["No step was logged yet."]
@@ -153,7 +153,7 @@ def learning(run: Recorded) -> Section:
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
 
-    # Gradient norms, and the task's own metrics.
+    # Gradient norms, and metrics that only this recipe has.
     charts += gradient_norms(run)
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
     curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
@@ -166,7 +166,7 @@ def learning(run: Recorded) -> Section:
 
 def gradient_norms(run: Recorded) -> list[Chart]:
     """Returns charts of gradient norms of layers and of other parts; no charts without logged norms."""
-    # Columns of layers, by group and number, and columns of other parts.
+    # Logged norms of layers, by group and number of the layer, and of other parts.
     groups: dict[str, dict[int, Column]] = {}
     others: dict[str, Column] = {}
     for name, column in run.columns.items():
@@ -179,7 +179,7 @@ def gradient_norms(run: Recorded) -> list[Chart]:
         else:
             others[part] = column
 
-    # Charts of layers over their number, and of other parts over steps.
+    # Charts of norms: of layers over the layer's number, of other parts over optimizer steps.
     charts = [norms_by_layer(group, layers) for group, layers in groups.items()]
     if others:
         largest = sorted(others, key=lambda part: median(others[part].finite), reverse=True)[: len(SERIES)]
@@ -283,7 +283,7 @@ def pace(run: Recorded) -> list[str]:
 
 
 def conditions(run: Recorded) -> Table:
-    """Returns a table of the run's conditions: path, chip, seed, data, options, versions and machine."""
+    """Returns a table with the run's path, chip, seed, data, options, package versions and machine."""
     session = run.sessions[-1] if run.sessions else {}
     named = {
         "run": run.path,

@@ -1,4 +1,4 @@
-"""Pages and their sections as data, and rendering them to HTML by templates.
+"""Classes for a page and its sections, and their rendering to HTML by templates.
 
 A page is one file without scripts. Its Content-Security-Policy forbids the browser to load other resources.
 """
@@ -29,12 +29,12 @@ class Section:
     sentences: Sequence[str] = ()
     charts: Sequence[Chart | Bars] = ()
     samples: Sequence[Mapping[str, Any]] = ()
-    """Texts or grids that a model has produced, from `Uses.exhibits`."""
+    """Texts or grids that the model has produced, as described in `Uses.exhibits`."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
     """Tables that are folded until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Map from purpose to command, of commands that a reader may copy."""
+    """Map from a purpose, like `Continues it`, to a command that the reader may copy."""
 
     @property
     def is_empty(self) -> bool:
@@ -46,14 +46,14 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """An HTML page: title, verdict, figures and sections."""
+    """An HTML page: title, verdict, key numbers and sections."""
 
     title: str
     verdict: str
     """First sentence of the page, with the most important result."""
     sections: Sequence[Section]
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Map from name to text, of the figures at the top of the page."""
+    """Map from the name to the text of each key number at the top of the page."""
     is_alarming: bool = False
     """True if the verdict reports a problem, like an exceeded budget."""
 
@@ -82,7 +82,7 @@ def _rendered(template: str, **values: Any) -> str:
 
 
 def _allowed(value: Any) -> Any:
-    """Replaces characters that HTML forbids in a string, and truncates a long string. Markup and other types stay."""
+    """Replaces characters of a string that HTML forbids, and truncates a long string. Other values stay unchanged."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     text = NOT_ALLOWED.sub("\N{REPLACEMENT CHARACTER}", value)
