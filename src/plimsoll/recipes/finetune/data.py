@@ -49,7 +49,7 @@ class Chat(Data):
     """Records to learn from: a .jsonl, .json or .parquet file, a folder of them, or a Hugging Face data set. Each
     record has `messages`, `prompt` and `completion`, or `text`. Planning needs none."""
     dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default its own default."""
+    """Configuration of a Hugging Face data set. Without it, the data set's default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
     validation_id: FilePath | None = None
