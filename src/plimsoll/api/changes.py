@@ -151,8 +151,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     if other:
         differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"the model of {folder.path} cannot read this data, because its sizes are those of the run's first data:"
-            f" {differs}. Name data with the same sizes, or another --run to begin anew"
+            f"the model of {folder.path} cannot read this data, because the model was built for the sizes of the run's"
+            f" first data: {differs}. Name data of the same sizes, or another --run to begin anew"
         )
     place = folder.path / PREPARED
     place.mkdir()
