@@ -132,6 +132,6 @@ def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_l
 
 
 def _limit_bytes(budget: int) -> int:
-    """Returns the model's memory limit in bytes: the run's budget, but at least 1 GiB and at most the free memory."""
+    """Returns the model's memory limit in bytes: the run's budget, at least 1 GiB, at most free memory minus margin."""
     free = host.available_bytes()
     return min(free - host.margin_bytes(free), max(budget, GIB))

@@ -1,4 +1,4 @@
-"""Answers to a question: the fastest plan that fits, the smallest plan, or the plan of an option's largest value."""
+"""Answers a user's question for a plan: the fastest that fits, the smallest, or that of an option's largest value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest
         largest: Name of an option, to find the plan of its largest value that fits.
 
     Raises:
-        RecipeError: Two kinds of plan are requested at once, or the question is impossible.
+        RecipeError: Two kinds of plan are requested at once, or options of the question are invalid.
         BudgetError: No plan fits.
     """
     if largest is not None and (smallest or question.measure):
