@@ -1,4 +1,4 @@
-"""`plimsoll ladder`: parse, climb, print."""
+"""Command `plimsoll ladder`: compares plans with more and more memory-saving options ("rungs") in a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ladder(arguments: list[str]) -> int:
     from plimsoll.api.ladder import climb, predict
     from plimsoll.report.ladder import ladder_table, predicted_table
 
-    # Both kinds of ladders share these arguments.
+    # These arguments are the same for a trained and a predicted ladder.
     shared: dict[str, Any] = {
         "name": typed.name,
         "memory": options.memory,
@@ -39,7 +39,7 @@ def ladder(arguments: list[str]) -> int:
         text = predicted_table(result)
     print_answer(options, result.to_dict(), lambda _: text)
 
-    # A rung that is predicted to exceed the budget is not trained.
+    # Choose the exit code. A rung that is predicted to exceed the budget is not trained, which is no failure.
     outcomes = {row.outcome for row in result.rungs}
     if "failed" in outcomes:
         return 3

@@ -32,7 +32,7 @@ class RunsOptions(Printed):
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(Printed):
-    """Options of `recipes`: only those of printing."""
+    """Options of `recipes`: only --json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class InspectOptions(Printed):
 
 
 def fingerprint(arguments: list[str]) -> int:
-    """Prints one SHA-256 of everything that was learned, and the step of the checkpoint."""
+    """Prints a SHA-256 hash of a run's newest intact checkpoint, and the checkpoint's step."""
     options = parse(FingerprintOptions, arguments, command="fingerprint")
     answer = use.fingerprint(options.run)
     for note in answer["notes"]:

@@ -80,7 +80,7 @@ CLOSING = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command, and returns the exit code.
 
-    0: done. 2: refused. 3: stopped by the run itself. 129, 130 or 143: interrupted and saved.
+    0: done. 2: an error, like an invalid option. 3: training stopped itself. 129, 130 or 143: interrupted and saved.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
