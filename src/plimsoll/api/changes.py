@@ -151,8 +151,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     if other:
         differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"the model of {folder.path} cannot read this data, because the model was built for the sizes of the run's"
-            f" first data: {differs}. Name data of the same sizes, or another --run to begin anew"
+            f"the model of {folder.path} was built for the sizes of its first data, and cannot read this data:"
+            f" {differs}. Name data of the same sizes, or another --run to begin anew"
         )
     place = folder.path / PREPARED
     place.mkdir()
@@ -161,7 +161,7 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
 
 
 def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
-    """Returns a run's new number of steps, and a sentence for the report. Raises RunError for a number not allowed."""
+    """Returns a run's new number of steps, and a sentence for the report. Raises RunError for an invalid number."""
     folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
     is_on_purpose = not LENGTH.isdisjoint(changes.on_purpose)
     length = changes.recipe.length

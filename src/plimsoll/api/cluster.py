@@ -61,7 +61,7 @@ OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port":
 
 @dataclass(frozen=True)
 class Membership:
-    """Position of this process among those of a run. JAX finds fields that are None in the cluster's environment."""
+    """Position of this process among those of a run. JAX reads fields that are None from environment variables."""
 
     coordinator: str | None = None
     """HOST:PORT of the first process."""
@@ -206,7 +206,7 @@ def _show_python_alone() -> None:
 
 
 def _session(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares the run with the other processes. Returns the options of training, or raises an error in all of them."""
+    """Prepares the run with the other processes. Returns the options of training. Raises errors in every process."""
     from plimsoll.training import distributed
 
     # Require the same packages, options and code in all processes.
@@ -242,7 +242,7 @@ def _train(session: dict[str, Any]) -> int:
 
 
 def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of training, or the error as a dict. A child does the work, to keep this process small."""
+    """Returns the options of training, or the error as a dict. A child process does the work, to save memory here."""
     try:
         return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:

@@ -19,13 +19,13 @@ from plimsoll.units import MIB
 
 
 def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Recipe | None]:
-    """Returns the command-line words that name a run's recipe, and the recipe that these words name without options.
+    """Returns the command-line words that name a run's recipe, and the recipe that these words alone give.
 
     The second value is None if the recipe is from a user's file.
 
     Args:
         saved: Content of recipe.json.
-        name: Name of the run's recipe. It may differ from all presets, since a run from Python may have any name.
+        name: Name of the run's recipe. A run from Python may have any name, not only a preset's.
 
     Raises:
         RecipeError: No preset has the model of this recipe.

@@ -21,7 +21,7 @@ class Request(NamedTuple):
 
     recipe: Recipe
     pins: dict[str, Any]
-    """Names of the fixed levers to the values that every plan must have."""
+    """Values of the fixed levers, by name. Every plan must have them."""
     given_name: str | None
     """Name that the user gave the recipe, or else the typed name of a preset or file; None without either."""
 

@@ -73,7 +73,7 @@ def climb(
     Raises:
         RecipeError: A name in `chosen` is unknown, or `steps` or the recipe has fewer than 3 steps.
         DataError: The data cannot be prepared.
-        PlimsollError: No rung has a plan. If only some rungs fail, their rows of the table have the reason.
+        PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     if steps < LEAST_STEPS:
         raise RecipeError(f"--rung-steps must be {LEAST_STEPS} or more, got {steps}: one step must follow the restore")
@@ -123,7 +123,7 @@ def predict(
     numerics: str = CLASSES[-1],
     say: Say = quiet,
 ) -> Ladder:
-    """Predicts the memory of a recipe's ladder: plans ("rungs") with more and more memory-saving options. Trains none.
+    """Predicts bytes of a recipe's ladder: plans ("rungs") with more and more memory-saving options. Reads no data.
 
     Args:
         recipe: The recipe.
@@ -136,7 +136,7 @@ def predict(
 
     Raises:
         RecipeError: A name in `chosen` is unknown, or the chip does not exist.
-        PlimsollError: No rung has a plan. If only some rungs fail, their rows of the table have the reason.
+        PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     place = place_of(Question(recipe=recipe, name=name, chip=chip, memory=memory))
     ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics, platform=place.chip.platform)
@@ -265,7 +265,7 @@ class _Climber:
         _predict(self.row, self.planned)
 
     def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
-        """Trains one session of the rung up to the step `stop`, if the rung's plan fits the budget."""
+        """Trains one session of the rung up to the step `stop`, if its plan fits the budget."""
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")

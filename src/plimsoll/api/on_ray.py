@@ -35,13 +35,13 @@ LOOK_SECONDS = 0.5
 START_SECONDS = 120
 """Time limit in seconds for the start of the actors, and for the start of their processes."""
 LEAVE_SECONDS = 90
-"""Seconds to wait for the other processes to end after one has failed. They notice the failure after 30 seconds."""
+"""Seconds to wait for the other processes to end after one has failed. They notice it after 30 seconds."""
 ACTOR_BYTES = 256 * MIB
 """Memory of an actor in bytes, besides the memory of its training process."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Prefixes of the environment variables that are passed to the processes."""
 LOST_IN_VAIN = 2
-"""Number of times in a row that processes may be lost without a new checkpoint, before training is given up."""
+"""Training is given up if processes are lost this many times in a row without a new checkpoint."""
 ENDED_BY_JAX = 128 + signal.SIGABRT
 """Exit code of a process that JAX ends because another process is gone."""
 OF_ITS_OWN = (1, 2)

@@ -47,7 +47,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     data = optional(folder, "data.json")
     rows = list(read_rows(folder.metrics))
 
-    # Find the latest step: the newest saved one, or during training the newest logged one.
+    # Find the latest step: saved, or during training logged.
     steps = data.get("steps")
     step = max(folder.saved_steps(), default=None)
     state = folder.state(steps)

@@ -98,7 +98,7 @@ def _last_evaluation(folder: RunFolder) -> Facts:
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
-    """Returns a dict from title to command, for commands that continue, repeat and use a run, if they are possible."""
+    """Returns commands that continue, repeat and use a run, by title. Impossible ones are left out."""
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),
@@ -132,6 +132,6 @@ def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_l
 
 
 def _limit_bytes(budget: int) -> int:
-    """Returns the model's memory limit in bytes: the run's budget, at least 1 GiB, at most free memory minus margin."""
+    """Returns the model's memory limit in bytes: the budget, at least 1 GiB, at most the free memory less a margin."""
     free = host.available_bytes()
     return min(free - host.margin_bytes(free), max(budget, GIB))

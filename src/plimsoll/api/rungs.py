@@ -41,10 +41,10 @@ class Rung:
 def rungs(
     recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1], platform: str = "cpu"
 ) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the rungs of a recipe's ladder, and a dict from the name of an omitted rung to the reason.
+    """Returns the rungs of a recipe's ladder, and the reasons for omitted rungs, by name.
 
-    `numerics` limits how far rungs may change the arithmetic. If `chosen` is not empty, only the first rung and the
-    chosen ones are returned, and the levers of the other rungs stay off.
+    `numerics` limits how far rungs may change the arithmetic. With `chosen`, returns only the first rung and the chosen
+    ones; levers of other rungs stay off.
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")

@@ -62,7 +62,7 @@ def node_bytes(job: Job) -> int:
 
 
 def options_of_sbatch(text: str) -> str:
-    """Converts text like `time=12:00:00 exclusive` to options of `sbatch`, and leaves it to `sbatch` to check them.
+    """Converts text like `time=12:00:00 exclusive` to options of `sbatch`. Only `sbatch` checks their names.
 
     Raises:
         RecipeError: A quotation mark is not closed.
@@ -75,7 +75,7 @@ def options_of_sbatch(text: str) -> str:
 
 
 def write_script(job: Job, further: str, say: Say) -> Path:
-    """Writes the job's script into a new folder beside the run, also for the job's output. Returns the script's path.
+    """Writes the job's script into a folder beside the run, also for the job's output. Returns the script's path.
 
     Args:
         job: The job.

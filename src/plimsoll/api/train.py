@@ -1,4 +1,4 @@
-"""Preparation of a run for `plimsoll train` and `plimsoll.train`: folder, data, plan, and command of the training.
+"""Preparation of a run for `plimsoll train` and `plimsoll.train`: folder, data, plan, and the training command.
 
 Imports no JAX. Other processes compile plans and train (`api/follow.py` starts the training process).
 """
@@ -157,7 +157,7 @@ def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Removes empty folders, given from the innermost to the outermost."""
+    """Removes empty folders, which are listed from the innermost to the outermost."""
     for folder in folders:
         with contextlib.suppress(OSError):  # the folder does not exist, or has another run by now
             folder.rmdir()

@@ -42,7 +42,7 @@ def candidates(typed: str) -> list[str]:
 
 
 def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
-    """Returns the words that may stand at the cursor, after the words `before`. `current` is the typed beginning."""
+    """Returns possible words at the cursor, after the words `before`."""
     if not before:
         return COMMANDS
     command, *words = before

@@ -27,7 +27,7 @@ INSTEAD = {
     "cache": "empty the cache with --empty-cache, or set PLIMSOLL_CACHE to another disk",
     "run": "name another --run",
 }
-"""Advice if the disk of a folder is nearly full, besides making room. Keys: the cache, and the folder for runs."""
+"""Advice if the disk of the cache or of the runs is nearly full, besides making room."""
 LABELS = {
     "flops": "matrix products",
     "copy_bytes_per_second": "memory speed",
@@ -102,7 +102,7 @@ def examine(options: DoctorOptions) -> dict[str, Any]:
     if options.chip is not None:
         backend = chip_named(options.chip).platform
 
-    # A failing accelerator is no error of this command, but a problem to report. JAX runs in a separate process.
+    # Report a failing accelerator as a problem, without an error. JAX runs in a separate process.
     try:
         if options.chip is None and member is None:
             backend = chip_here(say, batch=0).platform

@@ -22,7 +22,7 @@ def ladder(arguments: list[str]) -> int:
     from plimsoll.api.ladder import climb, predict
     from plimsoll.report.ladder import ladder_table, predicted_table
 
-    # These arguments are the same for a trained and a predicted ladder.
+    # Arguments of both a trained and a predicted ladder.
     shared: dict[str, Any] = {
         "name": typed.name,
         "memory": options.memory,
@@ -39,7 +39,7 @@ def ladder(arguments: list[str]) -> int:
         text = predicted_table(result)
     print_answer(options, result.to_dict(), lambda _: text)
 
-    # Choose the exit code. A rung that is predicted to exceed the budget is not trained, which is no failure.
+    # Choose the exit code. A rung that was not trained because it exceeds the budget is no failure.
     outcomes = {row.outcome for row in result.rungs}
     if "failed" in outcomes:
         return 3

@@ -150,7 +150,8 @@ class LadderOptions(Arithmetic):
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
     """How far rungs may change the arithmetic; compressed includes exact and mixed."""
     rungs: Annotated[tuple[str, ...], Metavar("RUNG ...")] = ()
-    """Names of the rungs to compare. The first rung is always included. By default every rung of the recipe."""
+    """Names of the rungs (plans with one more lever each) to compare. The first is always included. By default every
+    rung of the recipe."""
     rung_steps: int = 12
     """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps remains the length of
     the learning-rate schedule."""

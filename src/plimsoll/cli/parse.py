@@ -1,7 +1,7 @@
 """Parses the words of a command line into values of options. Errors are one paragraph.
 
-Results have only options that were typed, without defaults of others. Counts may be typed as 124M, and option names of
-published guides are accepted, too.
+Results have only typed options, no defaults. Counts may be typed as 124M, and option names of published guides are
+accepted, too.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def with_parts(recipe: Recipe, swap: str) -> Recipe:
 
 
 def recipe_named(*names: str) -> Recipe:
-    """Returns a recipe by its name, or from a file. Code in a Python file is kept off the accelerator.
+    """Returns a recipe by its name, or from a file. JAX code in a file runs on the CPU.
 
     Args:
         names: Name of a recipe or a file; or words of a preset's name; or a recipe and a TOML file with its options.
@@ -241,7 +241,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Returns a dict from each form of an option that can be typed to the option. The option for data has two names."""
+    """Returns the options by each form that can be typed, like --no-tied. The option for data has two names."""
     by_flag = {form: option for option in options for form in forms_of(option)}
     same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
     return same | by_flag

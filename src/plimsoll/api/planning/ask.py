@@ -1,4 +1,4 @@
-"""Answers a user's question for a plan: the fastest that fits, the smallest, or that of an option's largest value."""
+"""Answers a user's question for a plan: the fastest that fits, the smallest, or the plan of an option's maximum."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
 
 
 def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
-    """Returns the platform of this machine's accelerator and ""; or None, and the reason why there is only the CPU."""
+    """Returns the platform of this machine's accelerator and ""; or None and the reason, if there is only the CPU."""
     allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
     if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
         return None, f"JAX_PLATFORMS is {','.join(allowed)}"
@@ -79,7 +79,7 @@ def _tpu_is_here(root: Path) -> bool:
 
 
 def seen(platform: str) -> Card:
-    """Returns the first accelerator that JAX lists, and the number of its kind. Raises PlimsollError without any."""
+    """Returns the first accelerator that JAX lists, and the number of its kind. Raises PlimsollError if none is."""
     listed = _listed(platform)
     first = listed["devices"][0]  # training on one device uses the first
     if listed["backend"] != BACKEND[platform] or not first["memory_bytes"]:
@@ -173,7 +173,7 @@ def training_environment(
         card: Accelerator to train on; None for the CPU, and for one of several processes.
         budget_bytes: Budget of the plan.
         say: Function that is called with a warning if the accelerator differs from the chip of the plan.
-        devices: Number of devices that JAX presents the CPU as.
+        devices: Number of CPU devices for JAX.
         one_heap: Whether the threads of a process that trains on the CPU share one heap of malloc.
         planned_host: Planned bytes of host memory.
     """

@@ -31,7 +31,7 @@ def compare(
         say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: A name is not the name of a chip. It is raised before any planning.
+        RecipeError: A name is not in the list of chips. Nothing is planned then.
     """
     platforms = {name: chips.chip(name).platform for name in names}
     rows: list[ComparedChip] = []

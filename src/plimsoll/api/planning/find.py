@@ -1,4 +1,4 @@
-"""Search for the fastest plan that fits, or the smallest plan, from a user's `Question`, a `Place`, and data facts.
+"""Search for the fastest plan that fits, or the smallest plan, from a `Question`, a `Place`, and facts about data.
 
 Imports no JAX, because plans are compiled in other processes.
 """
@@ -42,7 +42,7 @@ from plimsoll.units import parse_seconds
 WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
 """Default time limit of planning in seconds, by platform."""
 PATIENCE = 10
-"""Time limit of one compile process's answer, as a multiple of planning's. A later answer counts as failed."""
+"""Time limit of a compile process's answer, as a multiple of planning's limit. Later answers count as failed."""
 MOST_SECONDS = 24 * 3600.0
 """Largest time limit of planning in seconds, because timers do not accept arbitrarily large numbers."""
 UNMEASURED = Rates(
@@ -53,7 +53,7 @@ UNMEASURED = Rates(
     source="none",
     host_link_bytes=1.0,
 )
-"""Placeholder for the speeds of a chip that are not measured yet. It makes no lever impossible."""
+"""Placeholder for the speeds of a chip that is not measured yet. With it, the planner rejects no lever."""
 UNKNOWN_STEPS = 10_000
 """Steps of the learning-rate schedule if the length of training is unknown. The number does not affect memory."""
 
@@ -104,7 +104,7 @@ def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) 
 
 
 def explained(planned: Planned, question: Question, place: Place, compiler: SpokenPool) -> Planned:
-    """Adds facts to a plan: an estimate's range, bytes of checkpoints, and why cuDNN's attention is not used, if so."""
+    """Returns the plan with added facts: an estimate's range, bytes of checkpoints, why not cuDNN's attention."""
     static = compiler.static()
     head_width = question.recipe.hints.head_width
     why_not_cudnn = ""
@@ -187,7 +187,7 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
 
 
 def depth_of(question: Question, place: Place) -> Depth:
-    """Returns how to determine memory outside the training step, as of evaluation: by traces, compiles or a trial."""
+    """Returns the method to find memory outside the training step, as of evaluation: traces, compiles or a trial."""
     if place.chip.platform != "cpu":
         return "compile"
     if place.chip.hosts > 1:
@@ -196,7 +196,7 @@ def depth_of(question: Question, place: Place) -> Depth:
 
 
 def _require_possible_pins(problem: Problem, rates: Rates) -> None:
-    """Raises RecipeError if a value that the user set for a memory-saving option leaves no plan to try."""
+    """Raises RecipeError if the user set a lever (memory-saving option) so that no plan is left to try."""
     micro_batches(problem)
     for lever in LEVERS.values():
         if lever.name in problem.pins:
@@ -248,11 +248,11 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
 
 
 def compile_process(place: Place, subject: Subject, say: Say, *, measure: bool = False) -> CompileProcess:
-    """Returns how to start the process that compiles plans: subject, environment variables, and Python to run it.
+    """Returns the subject, environment variables and Python of the process that compiles plans.
 
     Args:
         place: Chip, budget and accelerator of the plans.
-        subject: Recipe and step to compile. This function adds the chip and its compiler.
+        subject: Recipe and step to compile. The chip and its compiler are added.
         say: Function that is called with a message if the chip's compiler is not installed.
         measure: Whether plans are also timed.
     """
@@ -269,7 +269,7 @@ def compile_process(place: Place, subject: Subject, say: Say, *, measure: bool =
         subject = dataclasses.replace(subject, chip=chip, card=card, compiler=packages)
         return CompileProcess(subject, cards.compile_environment(chip, card, place.budget_bytes, measure=measure))
 
-    # For a chip that is not in this machine, the process uses the chip's compiler if that is installed.
+    # For a chip that is not in this machine, the process uses the chip's compiler if installed.
     variables = environment.for_processes(chip.platform, one_heap=False)
     python = toolchains.python_for(chip.platform)
     if python is None:

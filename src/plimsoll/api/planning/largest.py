@@ -89,7 +89,7 @@ class _Search:
     deadline: float
     trials: dict[int, TriedValue] = field(default_factory=dict)
     plans: dict[int, Planned] = field(default_factory=dict)
-    """Smallest plans, by the numbers of their values."""
+    """Smallest plan of each value, by the value's number."""
     history: list[TriedValue] = field(default_factory=list)
     """All values in the order in which they were tried."""
     levers: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class _Search:
         if beyond is not None and (is_third or beyond.needed_bytes is None):
             return (below + above) // 2
 
-        # Else choose the value that needs the budget on a line through the two values with bytes nearest to the budget.
+        # Else take the line through the two values with bytes nearest to the budget, and its value at the budget.
         budget = self.place.budget_bytes
         sizes = {trial.value: trial.needed_bytes for trial in self.trials.values() if trial.needed_bytes is not None}
         first, *others = sorted(sizes, key=lambda value: abs(sizes[value] - budget))

@@ -28,7 +28,7 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """Mesh of `data` x `fsdp` devices. Each computes other examples; `fsdp` neighbours split one copy of the state."""
+    """Mesh of `data` x `fsdp` devices. Each takes a part of a batch; `fsdp` neighbours split a copy of the state."""
 
     data: int
     fsdp: int
@@ -66,8 +66,7 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
     Args:
         question: The user's question.
         say: Function that is called with each choice and its reason.
-        processes: Number of processes that train together. On CPUs each adds as many devices as JAX presents this
-            CPU as.
+        processes: Number of processes that train together. Each adds the devices that JAX makes of this CPU.
         trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.
 
     Raises:
@@ -147,7 +146,7 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
 
 
 def _slice_of(card: Card) -> Chip:
-    """Returns the listed TPU slice with one host and this machine's TPUs. Raises RecipeError if there is none."""
+    """Returns the listed slice that matches this machine's TPUs, with one host. Raises RecipeError if none does."""
     family = cards.TPU_FAMILIES.get(card.kind)
     for chip in chips.chips():
         if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
@@ -320,7 +319,7 @@ def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, process
 
 
 def cpu_devices() -> int:
-    """Returns the number of devices that JAX presents the CPU as in one process; 1 by default."""
+    """Returns the number of CPU devices that JAX has in one process; 1 by default."""
     count = whole_number(os.environ.get(CPU_DEVICES, ""))
     if count is not None:
         return max(1, count)

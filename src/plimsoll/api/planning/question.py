@@ -25,7 +25,7 @@ class Question:
     memory: str | float | None = None
     """Budget of each device, like "8GiB"; None for the free memory, or for all memory of a chip not in this machine."""
     host_memory: str | float | None = None
-    """Host memory budget of each machine with accelerators; None for the memory of the chip's usual host."""
+    """Host memory budget of each machine with accelerators; None for that of the chip's usual host."""
     chip: str | None = None
     """Name of a chip, as `plimsoll chips` lists it; None for this machine's accelerator, or else its CPU."""
     mesh: str | None = None
@@ -33,9 +33,9 @@ class Question:
     numerics: str = "mixed"
     """How far a plan may change the arithmetic: "exact", "mixed" or "compressed"."""
     pins: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Names of levers (memory-saving options) to the values that every plan must have."""
+    """Values of levers (memory-saving options), by name, that every plan must have."""
     pinned_by: str | None = None
-    """Source of the pins if the user did not type them one by one, like "--plan FILE"."""
+    """Source of `pins` if the user did not type them one by one, like "--plan FILE"."""
     step_options: StepOptions = field(default_factory=StepOptions)
     """Options of the training step that only the user sets, not the planner."""
     within: str | float | None = None
