@@ -97,7 +97,7 @@ def apply(changes: Changes, say: Say) -> None:
     if changed - changes.places - LENGTH - chosen:
         raise _other_options(changes)
 
-    # Find out whether the data is the same, possibly in another place, or other data.
+    # Find out whether the data is the same, possibly at another path, or other data.
     moved = changes.places
     if is_other_data(changes):
         prepared = prepare_other_data(changes, say)

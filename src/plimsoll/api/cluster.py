@@ -52,7 +52,7 @@ MAY_DIFFER = {"quiet", "run", "profiler_port"}
 """Options that may differ between the processes."""
 LAST_PORT = 65_535
 LOST = 3
-"""Exit code of a process that ends because another process of the run is gone."""
+"""Exit code of a process if another process of the run is gone."""
 SEEN = ".seen-"
 """Name prefix of a temporary folder that shows whether all processes can write to the run's folder."""
 OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
@@ -61,7 +61,7 @@ OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port":
 
 @dataclass(frozen=True)
 class Membership:
-    """Position of this process among those of a run. JAX reads fields that are None from environment variables."""
+    """Position of this process among a run's processes. JAX reads fields that are None from environment variables."""
 
     coordinator: str | None = None
     """HOST:PORT of the first process."""
@@ -78,7 +78,7 @@ def membership(
     chip: str | None = None,
     variables: Mapping[str, str] = os.environ,
 ) -> Membership | None:
-    """Returns the position of this process among those of a run; None if the process trains alone.
+    """Returns the position of this process among a run's processes; None if the process trains alone.
 
     If the first three arguments are None, the process is one of several if the environment variables of a cluster are
     set, or if the chip has several hosts.

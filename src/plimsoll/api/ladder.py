@@ -89,7 +89,7 @@ def climb(
         stops = steps - max(1, steps // 3), steps
         ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
 
-        # Plan all rungs, then train those that fit, session by session.
+        # Plan all rungs, then train the rungs that fit, session by session.
         climbers = [_Climber(rung, RunFolder(runs / rung.name), name) for rung in ladder]
         for climber in climbers:
             climber.plan(place, prepared, say)
@@ -161,7 +161,7 @@ def predict(
 
 
 def _question(rung: Rung, name: str) -> Question:
-    """Returns the question to the planner for one rung, which fixes the values of all levers."""
+    """Returns the planning request (`Question`) of one rung, which fixes the values of all levers."""
     return Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
 
 

@@ -48,7 +48,7 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    """Writes the tokenizer and other prepared files into the folder, unless a run of the same recipe has them there."""
+    """Writes the tokenizer and other files for the data into the folder, unless a run of the recipe has them there."""
     run = RunFolder(folder)
     if run.exists():
         changed = differences(from_dict(run.read("recipe.json")), recipe)

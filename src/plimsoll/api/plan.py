@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.own.functions import Given, Reduction
 
 OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
-"""Options of `plan` that become fields of the `Question` to the planner."""
+"""Options of `plan` that become fields of the planning request (`Question`)."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
 """Fields of a `Question` that `FunctionPlan.train` passes on to training."""
 
@@ -68,7 +68,7 @@ class RecipePlan:
     planned: Planned
     """Full result of planning."""
     question: Question = field(compare=False)
-    """What was asked: recipe, chip, budget, time limit and pinned levers."""
+    """Planning request: recipe, chip, budget, time limit and fixed levers."""
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was given by name. If so, `largest` may reset options that conflict with the maximised one."""
     say: Say = field(compare=False, default=quiet)
@@ -184,7 +184,7 @@ class RecipePlan:
     def _changed(
         self, options: Mapping[str, Any], *, verb: str, others: tuple[str, ...] | list[str] = (), **fields: Any
     ) -> Question:
-        """Returns this plan's `Question` with some fields replaced. The user's `options` override `fields`."""
+        """Returns this plan's request with some fields replaced. The user's `options` override `fields`."""
         known = (*OF_QUESTION, "pins")
         require_options(options, [*others, "say", *known], verb=verb)
         chosen = {name: value for name, value in options.items() if name in known}
@@ -397,7 +397,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    # Sort the options: kind of search (`wanted`), fields of the question (`asked`), arguments of a loss (`of_loss`).
+    # Sort the options: kind of search (`wanted`), fields of the request (`asked`), arguments of a loss (`of_loss`).
     options |= {"memory": memory, "chip": chip, "numerics": numerics}
     wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
     asked = {option: options.pop(option) for option in OF_QUESTION if option in options}

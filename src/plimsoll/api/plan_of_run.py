@@ -76,7 +76,7 @@ def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
 
 
 def other_step(before: StepOptions, now: StepOptions) -> str:
-    """Returns the difference between the training step of the plan and that of this command's options, as text."""
+    """Returns the difference between the planned training step and the step of this command's options, as text."""
     if before.norms != now.norms:
         return f"was planned for --log-norms {before.norms}, and this is --log-norms {now.norms}"
     was, is_now = ("without", "with") if before.donates else ("with", "without")
@@ -145,7 +145,7 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
     Args:
         run: The run.
         place: Place with the chip to train on.
-        data: Facts about the run's prepared data.
+        data: Facts about the run's data.
         pinned: Levers to record as set by the user, if others are fixed by an earlier plan; None for all fixed levers.
     """
     from plimsoll.report.tables import plan_table
@@ -185,7 +185,7 @@ def _require_room(run: Starting, planned: Planned) -> None:
 
 
 def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: bool = False) -> Question:
-    """Returns the question to the planner for a run.
+    """Returns the planning request of a run.
 
     Args:
         recipe: Recipe of the run.

@@ -204,7 +204,7 @@ def _target(run: Starting) -> Chip:
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
-    """Prepares the data of a run once, before training. Returns the facts about the data that data.json keeps.
+    """Prepares the data of a run once, like its tokenizer. Returns the facts about the data that data.json keeps.
 
     A run without a plan has not begun, so that a changed recipe replaces its recipe and data. For a run that has begun,
     `api/changes.py` checks changes of the recipe. Options named in `on_purpose` may change the results of training.

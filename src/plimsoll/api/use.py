@@ -160,7 +160,7 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
     """Runs a command like `evaluate` on a trained run, and returns the answer.
 
     Args:
-        name: Name of the command, a key of `USES`.
+        name: Key of `USES`.
         run: Folder of the run, or its address in a bucket.
         options: Options of the command.
 

@@ -31,14 +31,14 @@ ALIASES: dict[str, list[str]] = {
 }
 """Map from options in published guides to the equivalent options here."""
 OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
-"""Options that `-h` shows after those of the recipe and of the command, if there is room."""
+"""Options that `-h` shows after the options of recipe and command, if there is room."""
 OFTEN_OF = {
     "plan": ("memory", "chip", "largest"),
     "train": ("memory", "run", "chip"),
     "ladder": ("memory", "rungs", "chip"),
     "config": (),
 }
-"""Options of each command that `-h` shows after those of the recipe."""
+"""Options of each command that `-h` shows after the recipe's options."""
 TITLES = {
     "often used": "",
     "options": "",

@@ -25,7 +25,7 @@ def compare(
     """Returns a table row for each chip, with its plan or the reason why there is none.
 
     Args:
-        question: The user's question. Its chip is replaced.
+        question: The user's planning request. Its chip is replaced.
         names: Names of chips.
         prices: Prices per hour, by the name of the chip.
         say: Function that is called with progress messages.
@@ -44,7 +44,7 @@ def compare(
 
 
 def row_of(question: Question, say: Say) -> ComparedChip:
-    """Returns the table row of the question's chip, with its plan or the reason why there is none."""
+    """Returns the table row of the requested chip, with its plan or the reason why there is none."""
     assert question.chip is not None
     row = ComparedChip(chip=question.chip, rate_unit=question.recipe.spec.rate_unit)
     try:

@@ -1,4 +1,4 @@
-"""Search for the fastest plan that fits, or the smallest plan, from a `Question`, a `Place`, and facts about data.
+"""Search for the fastest plan that fits, or the smallest plan, from a request, chip, budgets and facts about the data.
 
 Imports no JAX, because plans are compiled in other processes.
 """
@@ -62,9 +62,9 @@ def find_plan(question: Question, place: Place, data: Prepared | None = None, sa
     """Returns the fastest plan that fits. Allocates no arrays, unless `question.measure`.
 
     Args:
-        question: The user's question.
+        question: The user's planning request.
         place: Place of the plan: chip, devices and budget.
-        data: Facts about prepared data; None to plan without reading the data.
+        data: Facts about the data; None to plan without reading it.
         say: Function that is called with progress messages.
 
     Raises:
@@ -136,7 +136,7 @@ def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = W
 
 
 def problem_of(question: Question, place: Place, data: Prepared | None) -> Problem:
-    """Returns the input of the search (`Problem`), from the question, the recipe, the chip and the data.
+    """Returns the input of the search (`Problem`), from the request, the chip and the data.
 
     Raises:
         RecipeError: A value that the user set for a lever is impossible. If the chip's speed is unknown, every

@@ -41,7 +41,7 @@ def find_largest(
     """Returns the plan of the largest value that fits. Its `largest_found` describes the search.
 
     Args:
-        question: The user's question. The search begins at the recipe's own value.
+        question: The user's planning request. The search begins at the recipe's own value.
         place: Place of the plan: chip, devices and budget.
         option: Name of the option to maximise, with hyphens or underscores.
         say: Function that is called with progress messages.
@@ -175,7 +175,7 @@ class _Search:
         )
 
     def question_of(self, number: int) -> Question:
-        """Returns the question with a value for the option. Raises RecipeError if the recipe rejects the value."""
+        """Returns the request with a value for the option. Raises RecipeError if the recipe rejects the value."""
         recipe = self.question.recipe.replace(**{self.values.option: self.values.rising[number]})
         _ = recipe.hints  # raises RecipeError for sizes that contradict one another
         pins = dict(self.question.pins)

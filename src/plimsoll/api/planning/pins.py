@@ -36,7 +36,7 @@ def read_plan_file(path: str) -> Planned:
 
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the value of every lever in the plan file at `path`. Its predicted bytes are ignored.
+    """Returns the value of every lever in the plan file at `path`. Predicted bytes in the file are ignored.
 
     Raises:
         RecipeError: The file is not a plan, has another effective batch than the recipe, or contradicts `pins`.

@@ -61,10 +61,10 @@ class Place:
 
 
 def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
-    """Chooses where a plan runs: the chip, the mesh and the memory budgets for the user's question.
+    """Chooses where a plan runs: the chip, the mesh and the memory budgets for the user's request.
 
     Args:
-        question: The user's question.
+        question: The user's planning request.
         say: Function that is called with each choice and its reason.
         processes: Number of processes that train together. Each adds the devices that JAX makes of this CPU.
         trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.

@@ -22,7 +22,7 @@ DOING: Mapping[Verb, str] = {
     "trace": "tracing",
     "measure": "timing",
 }
-"""Words of progress messages, by verb of the request to a compiler. Those for `analyse` depend on the compiler."""
+"""Words of progress messages, by verb of a request to a compile process. `analyse` has no fixed words."""
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",

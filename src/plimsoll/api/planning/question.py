@@ -1,4 +1,4 @@
-"""Question of a user for a plan: the recipe, the memory budget, the chip and options of planning."""
+"""A user's request for a plan: the recipe, the memory budget, the chip and options of planning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll.types import StepOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Question of a user for a plan. `place_of` turns its chip, mesh and memory into a `Place`.
+    """A user's request for a plan. `place_of` turns its chip, mesh and memory into a `Place`.
 
     Raises:
         RecipeError: A key of `pins` is no lever (memory-saving option), or the lever cannot have the value.
@@ -52,5 +52,5 @@ class Question:
 
     @property
     def batch(self) -> int:
-        """Number of examples that the devices split: the pinned micro-batch, or else the effective batch."""
+        """Number of examples that the devices split: the fixed micro-batch, or else the effective batch."""
         return self.pins.get("micro_batch") or self.recipe.effective_batch
