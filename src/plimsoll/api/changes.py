@@ -1,4 +1,4 @@
-"""Changes to a run that continues: to its length, its learning rate, its data, or the location of the data.
+"""Changes to a run that continues: to its length, learning rate, data, or location of the data.
 
 `plimsoll train` accepts more steps if past learning rates stay the same, and moved data if its bytes are the same.
 Other changes need the command `plimsoll resume`. They are noted in data.json, the memory ledger and the report. New

@@ -113,7 +113,7 @@ def membership(
 
 
 def _in_cluster(variables: Mapping[str, str]) -> bool:
-    """Returns True if Slurm's `srun`, Open MPI's `mpirun` or a TPU's Kubernetes has started more than one process."""
+    """Returns True if Slurm's `srun`, Open MPI's `mpirun` or Kubernetes on TPUs has started more than one process."""
     counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
     slurm = {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys()
     several = [(whole_number(variables.get(name, "")) or 0) > 1 for name in counts]

@@ -31,13 +31,13 @@ from plimsoll.units import MIB, format_bytes
 PLACE_SECONDS = 60
 """Time limit in seconds for the cluster to find room for all processes."""
 LOOK_SECONDS = 0.5
-"""Seconds between two checks for a signal while no process prints."""
+"""Seconds between two checks for a signal to this process while no training process prints."""
 START_SECONDS = 120
 """Time limit in seconds for the start of the actors, and for the start of their processes."""
 LEAVE_SECONDS = 90
 """Seconds to wait for the other processes to end after one has failed. They notice it after 30 seconds."""
 ACTOR_BYTES = 256 * MIB
-"""Memory of an actor in bytes, besides the memory of its training process."""
+"""Memory of an actor in bytes, without its training process."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Prefixes of the environment variables that are passed to the processes."""
 LOST_IN_VAIN = 2

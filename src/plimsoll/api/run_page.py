@@ -47,7 +47,7 @@ def write(
 
     if (run is None) == (plan is None):
         raise PlimsollError(
-            "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
+            "a page shows one run or one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
             " plan.json"
         )
 

@@ -35,8 +35,8 @@ newest() {{ ls -d {checkpoints}/step-*/manifest.json 2>/dev/null | tail -n 1; }}
 before=$(newest)
 srun --kill-on-bad-exit=0 {command}
 code=$?
-# 143: SIGTERM came, for example before the time limit, and the run is saved. Requeue the job if a new step is saved;
-# otherwise it would be requeued forever. After a lost node, Slurm requeues the job itself.
+# 143: SIGTERM came, for example before the time limit, and the run is saved. Requeue the job only if a new step is
+# saved, so that it is not requeued forever. After a lost node, Slurm requeues the job itself.
 if [ $code -eq 143 ] && [ "$(newest)" != "$before" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 """

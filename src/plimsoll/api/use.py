@@ -142,7 +142,7 @@ class ExportOptions(UseOptions):
             if Path(place).suffix[1:].isalpha():
                 raise RecipeError(
                     f"{place} names a file, and a model is exported into a folder, as transformers (--merged FOLDER) or"
-                    " peft (--adapter FOLDER) load it: other programs convert that"
+                    " peft (--adapter FOLDER) load it: other programs convert the folder"
                 )
 
 

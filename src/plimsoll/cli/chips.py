@@ -62,7 +62,7 @@ NOTES = (
     "`h100x8` is eight H100 in one machine. `plimsoll chips tpu-v4` lists the sizes of a family,",
     "`plimsoll chips h100` the sources.",
 )
-"""Lines below the table."""
+"""Lines below the table of chips."""
 
 
 def _listed(groups: Sequence[Sequence[Chip]], compilers: Mapping[str, str | None]) -> str:

@@ -11,7 +11,7 @@ from plimsoll.errors import RecipeError
 
 
 def ladder(arguments: list[str]) -> int:
-    """Trains a few steps on each rung, and prints a table of measured values. With --chip, only compiles and predicts.
+    """Trains a few steps of each plan ("rung") of a ladder, and prints measured values. With --chip, only predicts.
 
     Returns the exit code: 3 if a rung failed, 2 if no rung could be trained.
     """

@@ -47,7 +47,7 @@ class InspectOptions(Printed):
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default its own default."""
+    """Configuration of a Hugging Face data set. By default the data set's default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
 

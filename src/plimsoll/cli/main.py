@@ -14,7 +14,7 @@ from plimsoll.errors import PlimsollError, did_you_mean, names_in_words
 
 
 class Command(NamedTuple):
-    """A command in the list of commands."""
+    """A command, as the list of commands shows it."""
 
     module: str
     """Module of `cli` with the command's options, and a function of the command's name."""
@@ -139,7 +139,7 @@ def exit_code_of(name: str, arguments: list[str]) -> int:
 
 
 def usage() -> str:
-    """Returns the list of commands, which `plimsoll` alone prints."""
+    """Returns the list of commands, which `plimsoll` without arguments prints."""
     lines = ["plimsoll: train inside a memory budget"]
     for title, commands in GROUPS.items():
         lines += ["", title]

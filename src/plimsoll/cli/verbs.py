@@ -43,7 +43,7 @@ class EvaluatePretrained(Pretrained):
     text: Annotated[str, Metavar("FILE")]
     """Text to evaluate: a file, or any other source that `plimsoll inspect` reads as text."""
     seq_len: PositiveCount | None = None
-    """Tokens of a window; windows are read independently. By default the model's longest input, at most 2,048."""
+    """Tokens per window; the model reads each window alone. By default the model's longest input, at most 2,048."""
     batch_size: PositiveCount = 8
     """Number of windows that the model reads at a time."""
     max_examples: PositiveCount | None = None

@@ -222,7 +222,7 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
 
 @contextmanager
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
-    """Yields a pool of compile processes, whose answers are cached, and stops the processes at the end.
+    """Yields a pool of compile processes with cached answers, and stops the processes at the end.
 
     The time limit of an answer is PATIENCE times that of planning, but at least LONGEST_ANSWER seconds.
     """

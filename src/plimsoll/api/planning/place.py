@@ -238,8 +238,8 @@ def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip.name} is not here: leave it out")
     if not chip.flops:
         raise RecipeError(
-            f"{chip.name} is in no list of chips, and JAX cannot use as many of them here, so its rates are not known."
-            " Add it to a chip file (docs/chips.md)"
+            f"{chip.name} is in no list of chips, and JAX cannot use that many of them here to measure them. Add it to"
+            " a chip file (docs/chips.md)"
         )
 
 

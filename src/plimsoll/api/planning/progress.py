@@ -75,7 +75,7 @@ class SpokenPool(Pool):
             self._asked.remove(asked)
 
     def _words(self, request: Request) -> str:
-        """Returns the words of a request's progress message, with its plan."""
+        """Returns the progress message for a request, which names the request's plan."""
         doing = PREPARING[request.depth] if request.verb == "prepare" else DOING.get(request.verb, self.doing)
         if not request.plans:
             return doing
