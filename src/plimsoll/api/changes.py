@@ -1,12 +1,12 @@
-"""Changes of a run that continues: its length, its learning rate, its data, or the place of the data.
+"""Changes to a run that continues: to its length, learning rate, data, or location of the data.
 
-`train` accepts a longer run if its learning rates so far stay the same, and data in another place with the same bytes.
-Other changes must be made on purpose by `plimsoll resume`. They are noted in data.json, the ledger and the report.
-Other data is read from its beginning, with the vocabulary of the run.
+`plimsoll train` accepts more steps if past learning rates stay the same, and moved data if its bytes are the same.
+Other changes need the command `plimsoll resume`. They are noted in data.json, the memory ledger and the report. New
+data is read from its beginning, with the vocabulary of the run.
 
-Changed files are first written together: JSON as PENDING, prepared files in PREPARED. If the process is then killed,
-the same command finishes the change. The plan is made again with the same levers, because the schedule is part of the
-compiled step. PENDING stays until then.
+A change is first written to temporary places: JSON to PENDING, files made from new data to PREPARED. If the process is
+then killed, the same command finishes the change. Then the run is planned again with the same memory-saving options,
+because the learning-rate schedule is part of the compiled step. The new plan deletes PENDING.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from plimsoll.recipes.saved import differences, to_dict
 PENDING = "changing.json"
 """File in a run's folder during a change, with the new content of recipe.json and data.json."""
 PREPARED = ".changing"
-"""Folder in a run's folder during a change, with prepared files of other data: tokenizer and held-out text."""
+"""Folder in a run's folder during a change, with files made from the new data: tokenizer and held-out text."""
 LENGTH = frozenset({"steps", "epochs"})
 """Options of a recipe that set the length of training."""
 ON_PURPOSE = LENGTH | {"learning_rate", *NAMES_OF_DATA}
-"""Options that `plimsoll resume` may change. If it names data, it may also change other options of the data."""
+"""Options that `plimsoll resume` may change. A command that names data may also change other options of the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Differences between a run as it began and as it is to continue."""
+    """Old and new recipe of a run that continues, and their differences."""
 
     folder: RunFolder
     before: Recipe
@@ -45,29 +45,29 @@ class Changes:
     recipe: Recipe
     """Recipe with which the run is to continue."""
     prepared: Prepared
-    """Facts about the run's prepared data."""
+    """Content of the run's data.json: number of steps, and facts about the data."""
     on_purpose: Collection[str] = ()
-    """Options that the user changes by `plimsoll resume`."""
+    """Names of the recipe's options that the user gave to `plimsoll resume`."""
 
     @cached_property
     def values(self) -> dict[str, tuple[Any, Any]]:
-        """Options that differ, each with its value before and now."""
+        """Options that differ between the two recipes, each with its old and new value."""
         return differences(self.before, self.recipe)
 
     @property
     def places(self) -> set[str]:
-        """Options that name files or folders, and differ."""
+        """Names of differing options whose values are paths."""
         paths = {option.name for option in rows(self.recipe) if IS_PATH in notes_of(option.kind)}
         return paths & self.values.keys()
 
     @property
     def names_data(self) -> bool:
-        """True if the user names data on purpose. It may be the same data or other data."""
+        """True if the user's `plimsoll resume` names data: the run's own data or other data."""
         return not {*NAMES_OF_DATA}.isdisjoint(self.on_purpose)
 
     @property
     def of_data(self) -> set[str]:
-        """Changed options of the data, other than places, if the user names data; else empty."""
+        """Names of differing options of the data, except paths; empty if the user's command names no data."""
         if not self.names_data:
             return set()
         own = {field.name for field in fields_of(type(self.recipe.data))}
@@ -80,15 +80,15 @@ class Changes:
 
 
 def apply(changes: Changes, say: Say) -> None:
-    """Changes the run, if the changes keep the results of training or were made on purpose.
+    """Applies changes to a run, if they keep the results of training or the user requested them by `plimsoll resume`.
 
     Args:
-        changes: Differences of the run, or none.
-        say: Function that is called with messages while other data is prepared.
+        changes: Old and new recipe of the run, which may be equal.
+        say: Function that is called with progress messages while new data is read.
 
     Raises:
-        RunError: An option differs that cannot be changed, or was not changed on purpose.
-        DataError: The data has other bytes and was not changed on purpose, or the model cannot read it.
+        RunError: An option differs that cannot be changed, or that only `plimsoll resume` can change.
+        DataError: The data has other bytes but the user named no new data, or the model cannot read the new data.
     """
     folder, recipe, prepared = changes.folder, changes.recipe, changes.prepared
     shutil.rmtree(folder.path / PREPARED, ignore_errors=True)  # left by an unfinished change
@@ -97,7 +97,7 @@ def apply(changes: Changes, say: Say) -> None:
     if changed - changes.places - LENGTH - chosen:
         raise _other_options(changes)
 
-    # Find out whether the data is the same, possibly in another place, or other data.
+    # Find out whether the data is the same, possibly at another path, or other data.
     moved = changes.places
     if is_other_data(changes):
         prepared = prepare_other_data(changes, say)
@@ -123,7 +123,7 @@ def apply(changes: Changes, say: Say) -> None:
 
 
 def is_other_data(changes: Changes) -> bool:
-    """Returns True if the data differs from the run's data. Raises DataError if that is not on purpose."""
+    """Returns True if the data or its options differ from the run's. Raises DataError if the user named no new data."""
     try:
         changes.recipe.open(changes.folder.path).require_same(changes.prepared, training=True)
     except DataError as problem:
@@ -137,7 +137,7 @@ def is_other_data(changes: Changes) -> bool:
 
 
 def prepare_other_data(changes: Changes, say: Say) -> Prepared:
-    """Prepares other data for a run in PREPARED, and returns the new content of data.json.
+    """Writes the files for a run's new data into the folder PREPARED. Returns the new content of data.json.
 
     Raises:
         DataError: The model of the run cannot read the data.
@@ -151,8 +151,8 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
     if other:
         differs = "; ".join(f"{name} is {then[name]} there and {now[name]} here" for name in other)
         raise DataError(
-            f"this data does not fit the model of {folder.path}, whose shape depends on its first data: {differs}. Name"
-            " data of the same shape, or another --run to begin anew"
+            f"the model of {folder.path} was built for the sizes of its first data, and cannot read this data:"
+            f" {differs}. Name data of the same sizes, or another --run to begin anew"
         )
     place = folder.path / PREPARED
     place.mkdir()
@@ -161,7 +161,7 @@ def prepare_other_data(changes: Changes, say: Say) -> Prepared:
 
 
 def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
-    """Returns the new length of a run in steps, and a sentence about it. Raises RunError if it is not allowed."""
+    """Returns a run's new number of steps, and a sentence for the report. Raises RunError for an invalid number."""
     folder, old, taken = changes.folder, prepared.steps, changes.steps_taken
     is_on_purpose = not LENGTH.isdisjoint(changes.on_purpose)
     length = changes.recipe.length
@@ -183,16 +183,16 @@ def longer(changes: Changes, prepared: Prepared) -> tuple[int, str]:
         return new, sentence
     if not is_on_purpose:
         raise RunError(
-            f"{folder.path} is a run of {old:,} steps, and {taken:,} of them are taken with its learning rates, which"
-            f" are not known to be those of a run of {new:,}: a decay that has ended begins anew. `plimsoll resume"
-            f" {folder.path} --steps {new}` goes on to step {new:,} with the rates that a run of {new:,} has from"
-            " here; another --run begins anew"
+            f"{folder.path} is a run of {old:,} steps, of which {taken:,} are taken. Their learning rates may differ"
+            f" from those of a run of {new:,}: a decay that has ended would begin anew. `plimsoll resume"
+            f" {folder.path} --steps {new}` goes on to step {new:,}, from here with the rates of a run of {new:,};"
+            " another --run begins anew"
         )
     return new, f"{sentence}; the steps before had the learning rates of the old length"
 
 
 def _other_options(changes: Changes) -> RunError:
-    """Returns the error for options that cannot change, or can change only on purpose."""
+    """Returns the error for differing options that cannot change, or that only `plimsoll resume` can change."""
     values, run = changes.values, changes.folder.path
     if "kind" in values or "parts" in values:
         there, here = values.get("kind") or [_parts_in_words(parts) for parts in values["parts"]]
@@ -210,12 +210,12 @@ def _other_options(changes: Changes) -> RunError:
 
 
 def _parts_in_words(parts: Mapping[str, str]) -> str:
-    """Returns the parts of a recipe, like "model=decoder, data=text, optimizer=muon"."""
+    """Returns the parts of a recipe as text, like "model=decoder, data=text, optimizer=muon"."""
     return ", ".join(f"{role}={name}" for role, name in parts.items())
 
 
 def _resume(changes: Changes, names: Collection[str]) -> str:
-    """Returns the `plimsoll resume` command that changes some options on purpose."""
+    """Returns the `plimsoll resume` command that changes the options in `names`."""
     options = [
         f"{flag_of(name)} {now}" for name, (_, now) in changes.values.items() if name in names and now is not None
     ]
@@ -223,7 +223,7 @@ def _resume(changes: Changes, names: Collection[str]) -> str:
 
 
 def finish(folder: RunFolder) -> None:
-    """Completes a change: moves the content of PENDING and PREPARED, if they exist, into the run. Keeps its plan."""
+    """Completes a change: copies the content of PENDING and PREPARED, if they exist, into the run's own files."""
     if not folder.has(PENDING):
         return
     pending = folder.read(PENDING)

@@ -1,7 +1,7 @@
 """Trains one run in several processes that share its folder: on NFS, Lustre, a mounted bucket, or one machine.
 
-The first process prepares and plans in a child process. The others read the same folder, and write only their parts of
-checkpoints.
+The first process prepares the data and finds the plan, in a child process. The other processes read the same folder,
+and write only their parts of checkpoints.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ MAY_DIFFER = {"quiet", "run", "profiler_port"}
 """Options that may differ between the processes."""
 LAST_PORT = 65_535
 LOST = 3
-"""Exit code if another process is gone."""
+"""Exit code of a process if another process of the run is gone."""
 SEEN = ".seen-"
-"""Prefix of the folder by which processes find out whether they see the same files."""
+"""Name prefix of a temporary folder that shows whether all processes can write to the run's folder."""
 OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port": None}
-"""Options of the processes after the first. Only the first prints, tracks and profiles."""
+"""Option values of all processes but the first. Only the first prints, profiles, and uses an experiment tracker."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Place of this process among several. JAX takes fields that are None from the cluster's environment."""
+    """Position of this process among a run's processes. JAX reads fields that are None from environment variables."""
 
     coordinator: str | None = None
     """HOST:PORT of the first process."""
@@ -78,17 +78,17 @@ def membership(
     chip: str | None = None,
     variables: Mapping[str, str] = os.environ,
 ) -> Membership | None:
-    """Returns the place of this process among several; None if it trains alone.
+    """Returns the position of this process among a run's processes; None if the process trains alone.
 
-    Without the first three arguments, it is one of several if the variables of a cluster are set, or if the chip has
-    several hosts.
+    If the first three arguments are None, the process is one of several if the environment variables of a cluster are
+    set, or if the chip has several hosts.
 
     Args:
         coordinator: HOST:PORT of the first process.
         processes: Number of processes.
         process: Number of this process, from 0.
         chip: Name of the chip to train on.
-        variables: Environment of this process.
+        variables: Environment variables of this process.
 
     Raises:
         RecipeError: Only some of the first three arguments are given, or one is not valid.
@@ -113,7 +113,7 @@ def membership(
 
 
 def _in_cluster(variables: Mapping[str, str]) -> bool:
-    """Returns True if Slurm's `srun`, Open MPI's `mpirun` or a TPU's Kubernetes has started more than one process."""
+    """Returns True if Slurm's `srun`, Open MPI's `mpirun` or Kubernetes on TPUs has started more than one process."""
     counts = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
     slurm = {"SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys()
     several = [(whole_number(variables.get(name, "")) or 0) > 1 for name in counts]
@@ -122,7 +122,7 @@ def _in_cluster(variables: Mapping[str, str]) -> bool:
 
 
 def require_shared_folder(run: str | None) -> None:
-    """Raises RunError if a run is in a bucket."""
+    """Raises RunError if `run` is the address of a bucket instead of a folder."""
     if is_address(run):
         raise RunError(
             f"--run {run} is an address, and several processes need a folder that all of them see: mount the bucket, or"
@@ -131,15 +131,15 @@ def require_shared_folder(run: str | None) -> None:
 
 
 def start(recipe: Recipe, options: Any, member: Membership) -> NoReturn:
-    """Replaces this process with one that trains together with the others.
+    """Replaces this process (exec) with a process that trains together with the run's other processes.
 
     Args:
         recipe: Recipe to train.
         options: `TrainOptions` of the run.
-        member: Place of the process among the others.
+        member: Position of the process among the run's processes.
 
     Raises:
-        RecipeError: An option requests evaluations or saves by the clock.
+        RecipeError: An option requests evaluations or checkpoints at time intervals.
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
@@ -158,11 +158,11 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     """Trains together with the other processes, and ends this process with its exit code.
 
     Args:
-        question: Dict from `start`: the membership, the recipe and the options.
+        question: Dict from `start`: the fields of `Membership`, and the recipe and options as JSON.
     """
     from plimsoll.training import allocator, distributed
 
-    # Until training begins, a signal ends this process: no work is lost, and Python's handlers cannot run during JAX.
+    # Until training begins, Ctrl-C ends this process: no work is lost, and Python's handlers cannot run during JAX.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
     all_refuse = True
@@ -198,7 +198,7 @@ def train_together(question: dict[str, Any]) -> NoReturn:
 
 
 def _show_python_alone() -> None:
-    """Hides the line that Gloo prints to standard output for each device when devices first connect."""
+    """Hides the lines that Gloo, JAX's communication library on CPUs, prints to standard output."""
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -206,13 +206,13 @@ def _show_python_alone() -> None:
 
 
 def _session(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares with the others, and returns the options of the session. Raises PlimsollError in every process."""
+    """Prepares the run with the other processes. Returns the options of training. Raises errors in every process."""
     from plimsoll.training import distributed
 
     # Require the same packages, options and code in all processes.
     hosts = distributed.require_alike(_facts(question))
 
-    # Let the first process prepare and plan. All open its folder.
+    # Let the first process prepare the data and find the plan. Then all processes open the run's folder.
     count = distributed.processes()
     session = distributed.of_first("session", lambda: _prepared({**question, "count": count}))
     raise_refusal(session, prefix="" if distributed.process() == 0 else "the first process says: ")
@@ -223,7 +223,7 @@ def _session(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _train(session: dict[str, Any]) -> int:
-    """Trains with the others, and returns the exit code. Only the first process writes log, metrics and ledger."""
+    """Trains with the other processes. Returns the exit code. Only the first writes log, metrics and memory ledger."""
     from plimsoll.engine.session import train_here
     from plimsoll.training import distributed
 
@@ -232,7 +232,7 @@ def _train(session: dict[str, Any]) -> int:
         if distributed.process() == 0:
             session = session | {"lock": folder.lock()}
         else:
-            # The others write log and metrics into a scratch folder, with links to prepared data and checkpoints.
+            # The other processes write log and metrics into a scratch folder, which links to the data and checkpoints.
             for path in folder.path.iterdir():
                 if path == folder.checkpoints or not path.name.startswith(OF_TRAINING):
                     Path(own, path.name).symlink_to(path)
@@ -242,7 +242,7 @@ def _train(session: dict[str, Any]) -> int:
 
 
 def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of the session, or the error as a dict. A child prepares, to keep training's memory low."""
+    """Returns the options of training, or the error as a dict. A child process does the work, to save memory here."""
     try:
         return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:
@@ -250,7 +250,7 @@ def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares and plans the run in the child of the first process. Returns the options of the session."""
+    """Prepares the data and finds the plan, in the child of the first process. Returns the options of training."""
     from plimsoll.api import train
 
     end_with(os.getppid())
@@ -262,7 +262,7 @@ def prepare_here(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
-    """Raises RunError in every process if one does not see the folder of the run, or cannot write there."""
+    """Raises RunError in every process if any of them does not see the run's folder, or cannot write there."""
     from plimsoll.training import distributed
 
     # Let the first process make a folder, and each process put a file into it.
@@ -288,7 +288,7 @@ def _require_seen(folder: RunFolder, hosts: list[str]) -> None:
 
 
 def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
-    """Raises DataError in every process if some read other data, or none, under the same name."""
+    """Raises DataError in every process if any of them finds other data than the run's, or none, at the same path."""
     recipe = from_dict(folder.read("recipe.json"))
     refusal = None
     try:
@@ -300,7 +300,7 @@ def _require_same_data(folder: RunFolder, hosts: list[str]) -> None:
 
 
 def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
-    """Returns the problems of all processes as text, the same in each process; empty if there is none."""
+    """Returns the `problem` of each process as one text, equal in every process; empty if no process has a problem."""
     from plimsoll.training import distributed
 
     problems = distributed.of_each(topic, problem)
@@ -310,7 +310,7 @@ def _complaints(topic: str, problem: str | None, hosts: list[str]) -> str:
 
 
 def _facts(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns facts that must be equal in all processes: versions, code, options, recipe. Also has the host's name."""
+    """Returns facts that must be equal in all processes: versions, code, options, recipe. Adds the host's name."""
     options = {name: value for name, value in question["options"].items() if name not in MAY_DIFFER}
     options |= options.pop("pins", {})  # levers, by their own names
     recipe = dict(question["recipe"])

@@ -19,13 +19,13 @@ from plimsoll.units import MIB
 
 
 def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Recipe | None]:
-    """Returns the words that name a recipe on the command line, and the recipe that these words alone give.
+    """Returns the command-line words that name a run's recipe, and the recipe that these words alone give.
 
-    The recipe is None if it is from a file.
+    The second value is None if the recipe is from a user's file.
 
     Args:
         saved: Content of recipe.json.
-        name: Name of the run's recipe. It need not be that of a preset, since a run from Python may have any name.
+        name: Name of the run's recipe. A run from Python may have any name, not only a preset's.
 
     Raises:
         RecipeError: No preset has the model of this recipe.
@@ -33,7 +33,7 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     if is_from_file(saved):
         return [f"{saved['file']}:{saved['name']}"], None
 
-    # Find the presets with this model (or recipe class), and the parts in which each differs.
+    # Find the presets with this model (or recipe class), and the parts in which each preset differs from the recipe.
     parts = saved["parts"]
     main = "model" if "model" in parts else "recipe"
     swaps = {
@@ -44,7 +44,7 @@ def base_of(saved: Mapping[str, Any], name: str | None) -> tuple[list[str], Reci
     if not swaps:
         raise RecipeError(f"no preset is of the kind {saved['kind']}: the command that made this run is not known")
 
-    # Take the preset of that name, or else the one with the fewest different parts.
+    # Take the preset called `name`, or else the preset with the fewest different parts.
     closest = name if name in swaps else min(swaps, key=lambda other: len(swaps[other]))
     swap = swaps[closest]
     if not swap:
@@ -66,7 +66,7 @@ def recipe_words(saved: Mapping[str, Any], name: str | None) -> list[str]:
 
 
 def continue_command(folder: RunFolder, saved: Mapping[str, Any]) -> str | None:
-    """Returns the command that continues a run; None if it needs functions of a Python program."""
+    """Returns the command that continues a run; None if its recipe needs functions of a Python program."""
     return None if is_pickled(saved) else shlex.join(["plimsoll", "resume", str(folder.path)])
 
 
@@ -85,6 +85,6 @@ def repeat_command(folder: RunFolder, saved: Mapping[str, Any], planned: Planned
 
 
 def use_commands(folder: RunFolder, shown: Sequence[Shown]) -> list[str]:
-    """Returns the commands that use a run: `evaluate`, and those for its recipe's outputs."""
+    """Returns the commands that use a trained run: `evaluate`, and the commands that make the outputs in `shown`."""
     run = shlex.quote(str(folder.path))
     return [f"plimsoll evaluate {run}", *(part.command.format(run=run) for part in shown if part.command)]

@@ -1,4 +1,4 @@
-"""Fine-tuning in Python: `plimsoll.finetune` names a model and records; the result is planned, trained and exported."""
+"""Fine-tuning in Python: `plimsoll.finetune` returns a job (model and data), with methods to plan, train and export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll.api.use import Place
 from plimsoll.recipes.recipe import Pinned
 
 RUN = "runs/finetune"
-"""Folder of a run that is not named."""
+"""Default folder of a fine-tuning run."""
 
 
 @dataclass(frozen=True, kw_only=True)

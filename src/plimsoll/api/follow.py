@@ -34,10 +34,10 @@ class Begun(NamedTuple):
     """Recipe and options of an existing run."""
 
     name: str
-    """Name of the recipe in the run's plan."""
+    """Name of the recipe, from the run's plan or else from recipe.json."""
     recipe: Recipe
     options: dict[str, Any]
-    """Options of the last training session that apply to the next one."""
+    """Options of the latest training session that the next session keeps."""
 
 
 def begun(folder: RunFolder) -> Begun:
@@ -55,7 +55,7 @@ def begun(folder: RunFolder) -> Begun:
 
 
 def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:
-    """Continues a run. Given options of the recipe change the run on purpose.
+    """Continues a run. Options of the recipe change the run, as `plimsoll resume` does.
 
     Args:
         path: Folder of the run.
@@ -100,7 +100,7 @@ def train(
 
 
 def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None) -> str:
-    """Trains, and returns the folder of the run after training has ended. Sends a run in a bucket there meanwhile."""
+    """Trains, then returns the run's folder. Uploads the folder during training if the run belongs in a bucket."""
     in_bucket = is_address(options.run)
     with sent(str(options.run), say) if in_bucket else contextlib.nullcontext() as sender:
         folder = str(options.run) if sender is None else sender.folder
@@ -127,11 +127,11 @@ def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None
 
 
 def train_beside(recipe: Recipe, options: TrainOptions, say: Say, **watching: Any) -> tuple[int, int | None]:
-    """Trains in a separate process. Returns its exit code and the received signal, as `supervise.watched` does.
+    """Trains in a separate process. Returns its exit code, and the first signal that this process received or None.
 
     Args:
         recipe: Recipe to train.
-        options: Options of training; the run is in a folder of this machine.
+        options: Options of training, whose `run` is a local folder.
         say: Called with messages.
         watching: Further arguments of `supervise.watched`.
     """
@@ -144,7 +144,7 @@ def train_beside(recipe: Recipe, options: TrainOptions, say: Say, **watching: An
 
 
 def _require_ended(code: int, folder: str) -> None:
-    """Raises the exception of a training that ended with this exit code, unless it is 0."""
+    """Raises the exception for the exit code of a training process, unless the code is 0."""
     if code == 128 + signal.SIGINT:
         message = f"training was interrupted: what {folder} has saved is whole, the same call continues"
         raise as_paragraph(KeyboardInterrupt(message))

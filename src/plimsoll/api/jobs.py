@@ -1,4 +1,4 @@
-"""Training jobs for a scheduler: numbers of nodes, processes and GPUs, and bytes of memory, from the run's plan."""
+"""Training jobs for Slurm or Ray: numbers of nodes, processes and GPUs, and bytes of memory, from the run's plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from plimsoll.recipes.recipe import Recipe
 
 Scheduler = Literal["slurm", "ray"]
 GPUS_OF_A_NODE = 8
-"""GPUs per node at most, if the user does not set the number of nodes."""
+"""Number of GPUs per node from which the default number of nodes follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Request to a scheduler. It starts the same command in every process."""
+    """Request to Slurm or Ray, which starts the same command in every process."""
 
     name: str
     run: str
@@ -34,10 +34,10 @@ class Job:
     """Arguments of `plimsoll` for each process."""
     nodes: int
     tasks_per_node: int
-    """Processes per node: one for each GPU, or one on CPUs."""
+    """Processes per node: one for each GPU, or a single one on a node without GPUs."""
     gpus_per_node: int
     process_bytes: int
-    """Host memory of one process in bytes: the budget on a CPU, else the plan's predicted peak of the host."""
+    """Host memory of a process in bytes: on a CPU the memory budget, else the plan's predicted peak of host memory."""
 
     @property
     def processes(self) -> int:
@@ -48,24 +48,24 @@ class Job:
 def job(
     recipe: Recipe, options: TrainOptions, words: Sequence[str], *, on: Scheduler, nodes: int | None, say: Say
 ) -> Job:
-    """Returns the job that trains `recipe`. Plans it first, so that a run that cannot fit fails before it is queued.
+    """Returns the job that trains `recipe`. Plans the run first, to fail before it is queued if no plan fits.
 
     Args:
         recipe: Recipe to train.
         options: Options of the run.
-        words: The typed command and its arguments, without those for the scheduler.
+        words: The typed command and its arguments, without options for the scheduler.
         on: The scheduler.
-        nodes: Number of nodes; by default one, or one for every 8 GPUs.
+        nodes: Number of nodes; None for one, or one for every 8 GPUs.
         say: Called with the plan, as text.
 
     Raises:
-        RecipeError: The GPUs cannot be divided equally, or the memory of the nodes is not given.
+        RecipeError: The nodes cannot share the GPUs equally, the nodes' memory is not given, or the chip is a TPU.
         BudgetError: No plan fits.
         RunError: The run is in a bucket.
     """
     require_shared_folder(options.run)
 
-    # Take chip and budget from the run's plan, if it has one that it keeps.
+    # Take chip and memory budget from the run's plan, if the run has one and --replan is not set.
     folder = RunFolder(str(options.run))
     before = folder.planned() if folder.has("plan.json") and not options.replan else None
     target = chip_named(options.chip or ("cpu" if before is None else before.plan.chip))

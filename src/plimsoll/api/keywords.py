@@ -17,13 +17,13 @@ from plimsoll.recipes.saved import name_of
 
 
 class Request(NamedTuple):
-    """Recipe and pinned levers of a call."""
+    """Recipe of a call, and the memory-saving options ("levers") that the call fixes."""
 
     recipe: Recipe
     pins: dict[str, Any]
-    """Names of levers to the values that every plan must have."""
+    """Values of the fixed levers, by name. Every plan must have them."""
     given_name: str | None
-    """Name that the user gave the recipe, or by which the user named a preset or file; else None."""
+    """Name that the user gave the recipe, or else the typed name of a preset or file; None without either."""
 
     @property
     def name(self) -> str:
@@ -40,18 +40,18 @@ def read_request(
     name: str | None = None,
     pins: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Returns the recipe and pins of a call, with the fields that the call sets. Conflicting fields are reset.
+    """Returns the recipe and fixed levers of a call. `fields` replace values of the recipe, and reset conflicting ones.
 
     Args:
         recipe: A recipe, the name of a preset or a file, or an object of a user's own class.
-        fields: Values by the names of fields. A count may be text like `5M`.
+        fields: New values of the recipe's options, by name. A count may be text like `5M`.
         verb: Name of the called function, for error messages.
         options: Names of the called function's own options.
         name: Name that the user gives the recipe.
-        pins: Values of pinned levers, besides those that the recipe pins.
+        pins: Values of fixed levers, by name, besides those of a `Pinned` recipe.
 
     Raises:
-        RecipeError: `recipe` is not a recipe, a name is neither a field nor an option, or a value has another type.
+        RecipeError: `recipe` is not a recipe, a name in `fields` is unknown, or a value has the wrong type.
     """
     levers = _as_levers(pins)
     if isinstance(recipe, Pinned):
@@ -117,7 +117,7 @@ def require_options(
     """Raises RecipeError for the first unknown option, with the most similar known name.
 
     Args:
-        options: Values by the names that the user gave.
+        options: The user's values, by the typed names.
         known: Names of known options.
         verb: Words for the called function, like "plimsoll.plan of a loss".
         others: Further names to suggest for a misspelt one.

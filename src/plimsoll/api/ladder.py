@@ -1,8 +1,8 @@
-"""The ladder of a recipe: a table of memory-saving options whose rows are planned, and then trained and measured.
+"""The ladder of a recipe: a series of plans ("rungs"), each with one more memory-saving option, trained and measured.
 
-The data is prepared once and copied. Each rung is trained by the real training process, in two sessions. The first one
-evaluates and saves during its steps and at their end. The second one restores the checkpoint and takes further steps.
-All rungs train their first session before any trains its second, so that other load on the machine affects all alike.
+The data is prepared once and copied. The real training process trains each rung in two sessions. The first session
+evaluates and saves during its steps and at their end. The second restores the checkpoint and takes further steps. All
+rungs train their first session before any trains its second, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from plimsoll.units import TIB, format_bytes
 
 LEAST_STEPS = 3
 WITHOUT_LIMIT = 1024 * TIB
-"""Budget that every rung's plan fits, so that rungs beyond the user's budget are also predicted."""
+"""Memory budget in bytes that every plan fits, so that plans above the user's budget are predicted, too."""
 PREPARED = ".prepared"
 STATE = ("parameters", "optimizer")
-"""Components of the ledger that make up the state of every run."""
+"""Parts of the memory ledger that make up the training state of every run."""
 STATE_TOO = ("ema", "carry")
-"""Components of the ledger that make up the state of some runs, too."""
+"""Parts that belong to the training state of some runs: averaged weights, and state carried from step to step."""
 
 
 def climb(
@@ -58,20 +58,20 @@ def climb(
     folder: Path | str | None = None,
     say: Say = quiet,
 ) -> Ladder:
-    """Returns the ladder of a recipe, with predicted and measured bytes for every rung that fits.
+    """Trains a recipe's ladder: plans ("rungs") with more and more memory-saving options. Returns the table of results.
 
     Args:
         recipe: The recipe.
         name: Name of the recipe in messages and in the table.
-        memory: Budget. A rung whose prediction exceeds it is not trained. By default the free memory, less a margin.
-        chosen: Names of rungs; by default all.
-        numerics: Loosest class of numerics of the rungs.
-        steps: Optimizer steps on each rung, a third of them after a restore.
+        memory: Memory budget. A rung with a higher predicted peak is not trained. None: free memory, less a margin.
+        chosen: Names of the rungs to train; empty for all.
+        numerics: How far rungs may change the arithmetic: "exact", "mixed" or "compressed".
+        steps: Optimizer steps on each rung, a third of them after restoring a checkpoint.
         folder: New or empty folder that keeps the runs. By default they are deleted at the end.
         say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: The recipe has no rung, or too few steps are requested.
+        RecipeError: A name in `chosen` is unknown, or `steps` or the recipe has fewer than 3 steps.
         DataError: The data cannot be prepared.
         PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
@@ -89,7 +89,7 @@ def climb(
         stops = steps - max(1, steps // 3), steps
         ladder, left_out = rungs(recipe, chosen=chosen, numerics=numerics)
 
-        # Plan all rungs, then train those that fit, session by session.
+        # Plan all rungs, then train the rungs that fit, session by session.
         climbers = [_Climber(rung, RunFolder(runs / rung.name), name) for rung in ladder]
         for climber in climbers:
             climber.plan(place, prepared, say)
@@ -123,19 +123,19 @@ def predict(
     numerics: str = CLASSES[-1],
     say: Say = quiet,
 ) -> Ladder:
-    """Returns the ladder of a recipe with predicted bytes for a chip. Trains nothing and reads no data.
+    """Predicts bytes of a recipe's ladder: plans ("rungs") with more and more memory-saving options. Reads no data.
 
     Args:
         recipe: The recipe.
         name: Name of the recipe in messages and in the table.
         chip: Name of a chip, as `plimsoll chips` lists it.
-        memory: Budget with which rungs are compared. By default the memory that a run on the chip can use.
-        chosen: Names of rungs; by default all.
-        numerics: Loosest class of numerics of the rungs.
+        memory: Memory budget to compare predictions with. None: the memory that a run on the chip can use.
+        chosen: Names of the rungs to predict; empty for all.
+        numerics: How far rungs may change the arithmetic: "exact", "mixed" or "compressed".
         say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: The recipe has no rung, or the chip does not exist.
+        RecipeError: A name in `chosen` is unknown, or the chip does not exist.
         PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
     place = place_of(Question(recipe=recipe, name=name, chip=chip, memory=memory))
@@ -161,17 +161,17 @@ def predict(
 
 
 def _question(rung: Rung, name: str) -> Question:
-    """Returns the question for the plan of a rung, whose levers are all pinned."""
+    """Returns the planning request (`Question`) of one rung, which fixes the values of all levers."""
     return Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
 
 
 def _row(rung: Rung) -> LadderRow:
-    """Returns the row of a rung before it is planned."""
+    """Returns the table row of a rung, without figures."""
     return LadderRow(name=rung.name, numerics=rung.numerics, lever=rung.lever or None, words=rung.words)
 
 
 def _predict(row: LadderRow, planned: Planned) -> None:
-    """Writes the predictions of a plan into a row."""
+    """Writes the predicted figures of a plan into a table row."""
     ledger = planned.ledger
     row.plan = planned.plan
     row.parameters = planned.parameters
@@ -185,14 +185,14 @@ def _predict(row: LadderRow, planned: Planned) -> None:
 
 
 def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
-    """Writes a rung's failure into its row, and prints it."""
+    """Marks a rung's table row as failed, and prints the reason."""
     row.outcome = "failed"
     row.why_not = str(problem)
     say(f"{row.name}: {problem}")
 
 
 def _require_one(rows: Sequence[LadderRow]) -> None:
-    """Raises PlimsollError if no rung has a plan."""
+    """Raises PlimsollError with the first rung's reason if every rung failed."""
     if all(row.outcome == "failed" for row in rows):
         raise PlimsollError(rows[0].why_not)
 
@@ -215,7 +215,7 @@ def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
 
 
 def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None:
-    """Creates the runs of the rungs that fit, with their data and plans.
+    """Creates a run folder with data and plan for each rung that fits the budget.
 
     Raises:
         RunError: The disk is too small for the checkpoints of all runs, which exist at the same time.
@@ -235,7 +235,7 @@ def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None
 
 
 class _Climber:
-    """A rung with its plan, its run and its row. A failure ends this rung and leaves the others alone."""
+    """One rung of the ladder, with its plan, run folder and table row. If the rung fails, the others go on."""
 
     def __init__(self, rung: Rung, folder: RunFolder, name: str) -> None:
         self.rung = rung
@@ -245,15 +245,15 @@ class _Climber:
         self.planned: Planned | None = None
         self.temporaries: list[int] = []
         self.losses: dict[int, float] = {}
-        """Number of a step to its training loss."""
+        """Training losses by step number."""
 
     @property
     def fits(self) -> bool:
-        """Whether the rung is trained: its plan fits the budget, and the rung has not failed."""
+        """True if the rung's plan fits the budget and the rung has not failed."""
         return self.planned is not None and self.planned.ledger.fits and self.row.outcome != "failed"
 
     def plan(self, place: Place, prepared: Prepared, say: Say) -> None:
-        """Plans the rung. A plan that exceeds the budget still gives predictions."""
+        """Finds the rung's plan and writes its predictions into the row, even if the plan exceeds the budget."""
         say(f"{self.row.name}: planning")
         try:
             unlimited = replace(place, budget_bytes=WITHOUT_LIMIT)
@@ -265,7 +265,7 @@ class _Climber:
         _predict(self.row, self.planned)
 
     def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
-        """Trains one session of the rung up to the step `stop`, if the rung fits."""
+        """Trains one session of the rung up to the step `stop`, if its plan fits the budget."""
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")
@@ -289,10 +289,10 @@ class _Climber:
             _fail(self.row, problem, say)
 
     def measure(self, stops: Sequence[int]) -> None:
-        """Writes the measured bytes, losses and seconds into the row, if the rung was trained."""
+        """Writes measured figures into the row, if the rung was trained. `stops` are the last steps of its sessions."""
         row, recipe = self.row, self.rung.recipe
 
-        # Clear the predictions: a trained ladder shows only measured values.
+        # Clear these two predictions: a trained ladder shows only measured values of them.
         row.temporary_bytes = row.step_seconds = None
         if not self.fits:
             return
@@ -304,7 +304,7 @@ class _Climber:
         row.state_bytes = _state_bytes({name: part.measured for name, part in ledger.components.items()})
         row.temporary_bytes = max(self.temporaries, default=None)
 
-        # Write the losses and step times. The first step of a session does not count, unless it is the only one.
+        # Write the losses and step times. The time of a session's first step counts only if it is the only step.
         rows = list(read_rows(self.folder.metrics))
         steps = {each["step"]: each for each in rows if "loss" in each}
         self.losses = {step: each["loss"] for step, each in steps.items()}
@@ -321,14 +321,14 @@ class _Climber:
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
-    """Returns the bytes of the state; None if some components are missing, as in a phase before the state exists."""
+    """Returns the bytes of the training state; None if a part is unknown, as in a phase before the state exists."""
     parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
     sizes = [size for size in parts if size is not None]
     return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _compare(climbers: Sequence[_Climber]) -> None:
-    """Writes into each row its step time and losses, relative to the first measured rung."""
+    """Writes each trained rung's step time and losses into its row, relative to the first trained rung."""
     measured = [climber for climber in climbers if climber.row.outcome == "measured"]
     for climber in measured:
         row, first = climber.row, measured[0]
@@ -343,7 +343,7 @@ def _compare(climbers: Sequence[_Climber]) -> None:
 def _train(recipe: Recipe, options: TrainOptions) -> None:
     """Trains one session in the real training process. Raises PlimsollError with the message of a failed session.
 
-    A signal kills the session, and is then raised again in this process.
+    A signal to this process kills the session, and is then raised again in this process.
     """
     with tempfile.TemporaryFile("w+") as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}

@@ -48,7 +48,7 @@ def loader(recipe: Recipe | Pinned | str, folder: str | Path | None = None, *, p
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    """Makes the prepared files in the folder, unless it is a run of the same recipe, which has them."""
+    """Writes the tokenizer and other files for the data into the folder, unless a run of the recipe has them there."""
     run = RunFolder(folder)
     if run.exists():
         changed = differences(from_dict(run.read("recipe.json")), recipe)
@@ -60,7 +60,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
         if run.has("data.json"):
             return
     folder.mkdir(parents=True, exist_ok=True)
-    # Set a length, so that the data set is not counted. Batches are endless here.
+    # Set a number of steps, so that the examples are not counted. Its value has no effect: batches are endless here.
     uncounted = recipe.replace(steps=recipe.length.steps or 1, epochs=None)
     prepared = uncounted.open(folder).prepare(lambda text: None)
     run.write("data.json", prepared.to_json())

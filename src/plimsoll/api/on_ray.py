@@ -1,8 +1,8 @@
-"""Training on a Ray cluster: `plimsoll train ... --on ray` starts a process on each node and follows it to its end.
+"""Training on a Ray cluster: `plimsoll train ... --on ray` starts processes on the nodes and follows them to their end.
 
-For each process, an actor starts the command that a user would type on that node. Training needs a separate process,
-because its environment must be set before it starts. If a process is lost, all start again from the checkpoint. Ray
-Train's JaxTrainer is not used, because it trains in Ray's own process.
+For each process, a Ray actor starts the command that a user would type on that node. Training needs a separate process,
+because environment variables must be set before the process starts. If a process is lost, all processes start again
+from the checkpoint. Ray Train's JaxTrainer is not used, because it trains in Ray's own process.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from plimsoll.units import MIB, format_bytes
 PLACE_SECONDS = 60
 """Time limit in seconds for the cluster to find room for all processes."""
 LOOK_SECONDS = 0.5
-"""Seconds between two checks for a signal while no process prints."""
+"""Seconds between two checks for a signal to this process while no training process prints."""
 START_SECONDS = 120
 """Time limit in seconds for the start of the actors, and for the start of their processes."""
 LEAVE_SECONDS = 90
-"""Seconds to wait for the other processes to end after one has failed. They notice after 30."""
+"""Seconds to wait for the other processes to end after one has failed. They notice it after 30 seconds."""
 ACTOR_BYTES = 256 * MIB
-"""Memory of an actor in bytes, besides that of its training process."""
+"""Memory of an actor in bytes, without its training process."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
 """Prefixes of the environment variables that are passed to the processes."""
 LOST_IN_VAIN = 2
-"""Number of losses in a row, without a newly saved step, after which the processes are not started again."""
+"""Training is given up if processes are lost this many times in a row without a new checkpoint."""
 ENDED_BY_JAX = 128 + signal.SIGABRT
 """Exit code of a process that JAX ends because another process is gone."""
 OF_ITS_OWN = (1, 2)
-"""Exit codes of a process that failed for its own reason. JAX may then end the other processes."""
+"""Exit codes of a process that failed by itself. JAX may then end the other processes."""
 LOST = 137
 """Exit code of a process whose node or actor is gone, the same as of a killed process."""
 
 
 class Worker:
-    """Actor on a node that starts one training process, and passes on its output and exit code."""
+    """Ray actor that starts one training process on its node, and passes on the process's output and exit code."""
 
     _process: subprocess.Popen[str]
 
@@ -64,7 +64,7 @@ class Worker:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"  # pyright: ignore
 
     def start(self, words: Sequence[str], folder: str) -> None:
-        """Starts the process in `folder`. The process gets a signal to stop if this actor ends."""
+        """Starts `plimsoll` with the arguments `words` in `folder`. If this actor ends, a signal stops the process."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "plimsoll.cli.main", *words],
             cwd=folder,
@@ -84,7 +84,7 @@ class Worker:
         yield code if code >= 0 else 128 - code
 
     def stop(self) -> None:
-        """Sends SIGTERM to the process, which then saves and ends."""
+        """Sends SIGTERM to the process, which then saves a checkpoint and ends."""
         self._process.send_signal(signal.SIGTERM)
 
 
@@ -100,10 +100,10 @@ def require_ray() -> Any:
 
 
 def train_on_ray(job: Job, say: Say) -> int:
-    """Trains on the cluster of `RAY_ADDRESS`, or else on this machine's cluster, and returns the exit code.
+    """Trains on the Ray cluster of `RAY_ADDRESS`, or else on this machine's cluster. Returns the exit code.
 
     Raises:
-        PlimsollError: There is no cluster, or it has no room.
+        PlimsollError: There is no cluster, or it lacks the CPUs, GPUs or memory of the job.
         StoppedError: Processes were lost `LOST_IN_VAIN` times in a row without a newly saved step.
     """
     ray = require_ray()
@@ -129,7 +129,7 @@ def train_on_ray(job: Job, say: Say) -> int:
 
 
 def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int:
-    """Starts the processes, again after losses, until they end by themselves. Returns the largest exit code."""
+    """Starts all processes, and starts them again whenever some are lost. Returns the largest exit code."""
     run = RunFolder(job.run)
     saved = max(run.saved_steps(), default=0)
     in_vain = 0
@@ -139,7 +139,7 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
         if not lost or interruption.signal is not None:
             return max((code for code in codes if code != ENDED_BY_JAX), default=ENDED_BY_JAX)
 
-        # Start all again, unless they make no progress.
+        # Start all processes again, unless nothing new was saved.
         before = saved
         saved = max(run.saved_steps(), default=0)
         in_vain = 0 if saved > before else in_vain + 1
@@ -155,7 +155,7 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
 
 
 def _lost(codes: Sequence[int]) -> list[int]:
-    """Returns the numbers of lost processes: those killed, or ended by JAX if no process failed for its own reason."""
+    """Returns the indices of lost processes: the killed ones, or if none was killed or failed, those that JAX ended."""
     ended = [number for number, code in enumerate(codes) if code > 128]
     killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
     if killed or any(code in OF_ITS_OWN for code in codes):
@@ -167,7 +167,7 @@ def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]
     """Starts all processes once, and follows them until they end.
 
     Returns:
-        Their exit codes. All are `LOST` if a node was lost before the start.
+        The exit codes of the processes. All are `LOST` if a node was lost before the start.
     """
     group = _placed(ray, job)
     remote = ray.remote(max_concurrency=2, num_cpus=1, num_gpus=job.gpus_per_node // job.tasks_per_node)(Worker)
@@ -201,7 +201,7 @@ def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]
 
 
 def _placed(ray: Any, job: Job) -> Any:
-    """Returns a placement group with one bundle on each node. Raises PlimsollError if the cluster has no room."""
+    """Returns a Ray placement group with CPUs, GPUs and memory on each node. Raises PlimsollError if any is lacking."""
     bundle = {
         "CPU": job.tasks_per_node,
         "GPU": job.gpus_per_node,

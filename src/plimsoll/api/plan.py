@@ -1,6 +1,6 @@
 """`plimsoll.plan`: plans a recipe or a user's loss function, and returns an object with methods for further planning.
 
-The plan of a loss function also trains in a separate process, or returns a step for the user's own training loop.
+The plan of a loss function can also train in a separate process, or return a step for the user's own training loop.
 Planning a recipe imports no JAX. A loss function is traced in this process, without a device.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.own.functions import Given, Reduction
 
 OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
-"""Options of `plan` that are fields of a `Question`."""
+"""Options of `plan` that become fields of the planning request (`Question`)."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
 """Fields of a `Question` that `FunctionPlan.train` passes on to training."""
 
@@ -68,9 +68,9 @@ class RecipePlan:
     planned: Planned
     """Full result of planning."""
     question: Question = field(compare=False)
-    """What was asked: recipe, chip, budget, time limit and pinned levers."""
+    """Planning request: recipe, chip, budget, time limit and fixed levers."""
     by_name: bool = field(compare=False, default=False)
-    """Whether the recipe was given by name. Then `largest` may reset options that conflict with its own option."""
+    """Whether the recipe was given by name. If so, `largest` may reset options that conflict with the maximised one."""
     say: Say = field(compare=False, default=quiet)
     """Function that is called with progress messages."""
 
@@ -89,7 +89,7 @@ class RecipePlan:
 
     @property
     def peak_bytes(self) -> int:
-        """Predicted peak in bytes: of the process on a CPU, else of one device."""
+        """Predicted peak memory in bytes: of the process on a CPU, else of one device."""
         return self.planned.peak_bytes
 
     @property
@@ -107,7 +107,7 @@ class RecipePlan:
 
     @property
     def ledger(self) -> Ledger:
-        """Predicted bytes of one device, by part."""
+        """Predicted memory of one device in bytes, by part, like parameters and optimizer state."""
         return self.planned.ledger
 
     @property
@@ -155,7 +155,7 @@ class RecipePlan:
         Args:
             others: Names of chips, as `plimsoll chips` lists them.
             prices: Price per hour by name of the chip, to compare costs, like {"h100": 2.5}.
-            options: Further options of `plimsoll.plan`. `memory` is then the budget on each of the chips.
+            options: Further options of `plimsoll.plan`. `memory` sets the budget on each of the other chips.
 
         Returns:
             A list with this plan first, which prints as a table.
@@ -184,14 +184,14 @@ class RecipePlan:
     def _changed(
         self, options: Mapping[str, Any], *, verb: str, others: tuple[str, ...] | list[str] = (), **fields: Any
     ) -> Question:
-        """Returns this plan's question with other fields. The user's `options` take precedence over `fields`."""
+        """Returns this plan's request with some fields replaced. The user's `options` override `fields`."""
         known = (*OF_QUESTION, "pins")
         require_options(options, [*others, "say", *known], verb=verb)
         chosen = {name: value for name, value in options.items() if name in known}
         return replace(self.question, **fields | chosen)
 
     def _of_found(self, planned: Planned, question: Question) -> Self:
-        """Returns this plan with the result of a search for a largest value, and with that value in its recipe."""
+        """Returns a copy of this plan with the result of a search for a largest value, and the value in its recipe."""
         assert planned.largest_found is not None
         value = {planned.largest_found.option.replace("-", "_"): planned.largest_found.value}
         question = replace(question, recipe=overridden(question.recipe, value))
@@ -202,7 +202,7 @@ SomePlan = TypeVar("SomePlan", bound=RecipePlan)
 
 
 class LargestValue(int, Generic[SomePlan]):
-    """Largest value of an option that fits into memory: a number, beside its plan."""
+    """Largest value of an option that fits into memory: an integer with the attribute `plan`."""
 
     plan: SomePlan
     """Plan with that value."""
@@ -397,7 +397,7 @@ def plan(
         >>> plimsoll.plan("stories", memory="2GiB", chip="h200")  # doctest: +SKIP
         >>> plimsoll.plan(loss, params, batch, optimizer=optax.adamw(3e-4), memory="8GiB")  # doctest: +SKIP
     """
-    # Sort the options into those of the kind of plan, of the question, and of a loss function.
+    # Sort the options: kind of search (`wanted`), fields of the request (`asked`), arguments of a loss (`of_loss`).
     options |= {"memory": memory, "chip": chip, "numerics": numerics}
     wanted = {option: options.pop(option) for option in ("smallest", "largest") if option in options}
     asked = {option: options.pop(option) for option in OF_QUESTION if option in options}
@@ -446,5 +446,5 @@ def _functions(loss: Any, options: Mapping[str, Any], of_loss: Mapping[str, Any]
 
 
 def _without_what_gives_way(recipe: Recipe, largest: str) -> Recipe:
-    """Resets the options of the recipe that conflict with the option whose largest value is sought."""
+    """Resets options of the recipe that conflict with `largest`, the option to maximise. Returns the recipe."""
     return giving_way(recipe, {largest.replace("-", "_"): "the largest"})[0]

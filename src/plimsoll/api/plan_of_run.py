@@ -1,4 +1,4 @@
-"""Plan of a run: the run keeps the plan that it has, unless there is a reason to plan again."""
+"""Choice of a run's plan: a run keeps its earlier plan, unless there is a reason to plan again."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def settle_plan(run: Starting, place: Place, data: Prepared) -> int:
 
     Raises:
         BudgetError: The plan needs more than the budget, or no plan fits the budget.
-        RunError: The user sets levers to other values than the plan that the run keeps.
-        StoppedError: The run exceeded its budget before, and no plan fits with a margin for that.
+        RunError: The user sets a memory-saving option to another value than the plan that the run keeps.
+        StoppedError: The run exceeded its budget before, and no plan fits with a safety margin.
     """
     if not run.has_plan:
         return write_plan(run, place, data)
@@ -76,7 +76,7 @@ def why_plan_again(run: Starting, place: Place, planned: Planned) -> str:
 
 
 def other_step(before: StepOptions, now: StepOptions) -> str:
-    """Returns the difference between the step options of the plan and those of this command, as text."""
+    """Returns the difference between the planned training step and the step of this command's options, as text."""
     if before.norms != now.norms:
         return f"was planned for --log-norms {before.norms}, and this is --log-norms {now.norms}"
     was, is_now = ("without", "with") if before.donates else ("with", "without")
@@ -84,7 +84,7 @@ def other_step(before: StepOptions, now: StepOptions) -> str:
 
 
 def keep(run: Starting, place: Place, planned: Planned) -> int:
-    """Checks the options of a run that keeps its plan. Returns the run's budget in bytes."""
+    """Checks that a run can keep its plan with this command's options. Returns the run's memory budget in bytes."""
     require_its_levers(run, planned)
     _require_room(run, planned)
     memory = run.options.memory
@@ -103,11 +103,11 @@ def keep(run: Starting, place: Place, planned: Planned) -> int:
 
 
 def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) -> int:
-    """Writes a new plan for a run. Returns its budget in bytes: that of the old plan, unless --memory is set."""
+    """Writes a new plan for a run. Returns its memory budget in bytes: the old plan's, unless --memory is set."""
     options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
     pinned = None
 
-    # On other devices, or with other step options: keep levers that change the numbers or the stored state.
+    # If devices or step options have changed, keep the levers that affect numerical results or the stored state.
     moved = elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None
     if options.plan is None and (moved or planned.step_options != options.step_options):
         levers = planned.plan.levers
@@ -115,7 +115,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
         options = replace(options, pins=touching | dict(options.pins))
         pinned = {*run.options.pins, *planned.plan.pinned} & options.pins.keys()
 
-    # After a change of the recipe: keep all levers, and compile the step with the new schedule.
+    # If the recipe has changed, keep all levers, and compile the step with the new learning-rate schedule.
     elif options.plan is None and run.folder.has(changes.PENDING):
         require_its_levers(run, planned)
         options = replace(options, plan=str(run.folder.path / "plan.json"), pins={})
@@ -125,7 +125,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
 
 
 def require_its_levers(run: Starting, planned: Planned) -> None:
-    """Raises RunError if the user sets levers to other values than those of the run's plan."""
+    """Raises RunError if the user sets a memory-saving option to another value than the run's plan."""
     options = run.options
     pins = options.pins if options.plan is None else levers_of(options.plan, run.recipe, options.pins)
     levers = planned.plan.levers
@@ -145,8 +145,8 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
     Args:
         run: The run.
         place: Place with the chip to train on.
-        data: Facts about the run's prepared data.
-        pinned: Levers that the user has set, if others are kept from an earlier plan; None for all pinned levers.
+        data: Facts about the run's data.
+        pinned: Levers to record as set by the user, if others are fixed by an earlier plan; None for all fixed levers.
     """
     from plimsoll.report.tables import plan_table
 
@@ -185,7 +185,7 @@ def _require_room(run: Starting, planned: Planned) -> None:
 
 
 def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: bool = False) -> Question:
-    """Returns the question for the plan of a run.
+    """Returns the planning request of a run.
 
     Args:
         recipe: Recipe of the run.
@@ -215,12 +215,12 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
 
 
 def notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a note if the plan has changed since the last checkpoint, because sums may then differ in their order.
+    """Returns a note if levers have changed since the newest checkpoint, which may change the order of sums.
 
     Args:
         folder: Folder of the run.
-        before: Levers with which the checkpoints were trained; empty if there are no checkpoints.
-        now: Levers of the run's plan.
+        before: Levers (memory-saving options) at the newest checkpoint; empty if there are no checkpoints.
+        now: Levers of the run's present plan.
     """
     changed = [name for name in now if name in before and name != "pinned" and before[name] != now[name]]
     if not changed:

@@ -1,4 +1,4 @@
-"""Runs in Python: `plimsoll.train`, `plimsoll.load`, and `Run` with its files and uses. Imports no JAX."""
+"""Training runs in Python: `plimsoll.train`, `plimsoll.load`, and the class `Run` to use them. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class Run:
     ) -> Run:
         """Continues the training of this run with its own recipe and plan, as `plimsoll resume` does.
 
-        `eval_every`, `save_every`, `log_every` and `patience` are those of the last session by default.
+        By default, `eval_every`, `save_every`, `log_every` and `patience` keep their values of the latest session.
 
         Some options of the recipe can be changed: the length (`steps` or `epochs`), `learning_rate`, and the data
         (`dataset_id` or `data`), also for the same data in another place. Other data is read from its beginning with
@@ -261,7 +261,7 @@ class Run:
             This run.
 
         Raises:
-            RunError: An option cannot be changed, or the run has no files.
+            RunError: An option cannot be changed, or the folder is no run.
             DataError: The model cannot read the other data, like text that was packed with another tokenizer.
             RecipeError: The recipe consists of functions of another Python program, or an option is unknown.
 
@@ -288,7 +288,7 @@ class Run:
         return answer["fingerprint"]
 
     def _use(self, verb: str, step: Step, **options: Any) -> dict[str, Any]:
-        """Runs a use (a key of `use.USES`) on a checkpoint, and returns its result."""
+        """Runs a command like `evaluate` (a key of `use.USES`) on a checkpoint, and returns its answer."""
         return use.use(verb, str(self.path), use.USES[verb](step=str(step), **options))
 
     def __repr__(self) -> str:

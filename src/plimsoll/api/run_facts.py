@@ -1,4 +1,4 @@
-"""Progress and bytes of a run, read from its files: for `plimsoll runs`, and for printing a `Run`."""
+"""Progress and memory of a run, read from its files: for `plimsoll runs`, and for printing a `Run`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from plimsoll.values import to_json
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShownLedger(RunLedger):
-    """Bytes of a run, predicted and measured. Printed as a table."""
+    """Peak memory of a run in bytes, predicted and measured. It prints as a table."""
 
     @property
     def parts(self) -> dict[str, dict[str, int | None]]:
-        """Bytes `predicted` and `measured`, by the name of the part: parameters, optimizer, step temporaries, ..."""
+        """Dict from part (parameters, optimizer, step temporaries, ...) to its `predicted` and `measured` bytes."""
         return to_json(self.components)
 
     def __repr__(self) -> str:
@@ -29,7 +29,7 @@ class ShownLedger(RunLedger):
 
 
 def run_row(path: Path, *, name: str) -> dict[str, Any]:
-    """Returns the row of `runs_table` for a run. If a file is damaged, the row's `state` says so; raises no error."""
+    """Returns a run's row of the table of `plimsoll runs`. Damaged files are named in its `state`, without an error."""
     row: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         with as_written(f"a file of {path}"):
@@ -47,7 +47,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     data = optional(folder, "data.json")
     rows = list(read_rows(folder.metrics))
 
-    # Find the last step.
+    # Find the latest step: saved, or during training logged.
     steps = data.get("steps")
     step = max(folder.saved_steps(), default=None)
     state = folder.state(steps)
@@ -75,7 +75,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
 
 
 def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
-    """Returns the last loss, and the best evaluation after step `since`, at which the present data began."""
+    """Returns the latest training loss, and the best evaluation on the present data (after step `since`)."""
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
     evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
     best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())
@@ -87,7 +87,7 @@ def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
 
 
 def ledger_of(folder: RunFolder) -> ShownLedger:
-    """Returns the bytes of a run from its ledger.json, or from its plan.json before the first session has ended.
+    """Returns the memory of a run from its ledger.json, or from its plan.json before the first session has ended.
 
     Raises:
         RunError: Both files are missing, or one is damaged.

@@ -1,4 +1,4 @@
-"""Writes the page of a run, or of a plan that was never run: `plimsoll report`."""
+"""Writes the HTML page of `plimsoll report` about a run, or about a plan that was never run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(
     closed_loop: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Writes the page and returns its path.
+    """Writes an HTML page about a run or a plan. Returns the path of the page.
 
     Args:
         run: Folder or address of a run.
@@ -33,7 +33,7 @@ def write(
         plan: A plan that was never run: a file from `plimsoll plan ... --json`, or a run's plan.json.
         model: Whether to run the trained model for outputs like samples, in a separate process, within the run's
             budget.
-        closed_loop: Whether to let a control model drive its systems, which takes minutes.
+        closed_loop: Whether to let a model of the recipe "control" control simulated systems, which takes minutes.
         say: Function that is called with a message before slow work.
 
     Raises:
@@ -47,11 +47,11 @@ def write(
 
     if (run is None) == (plan is None):
         raise PlimsollError(
-            "one page is of one run or of one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
+            "a page shows one run or one plan: name a run, like `plimsoll report runs/code`, or a plan with --plan"
             " plan.json"
         )
 
-    # Check the place of the page before reading. If the folder is missing, reading it raises the error.
+    # Check that the page can be written, before reading the run. If the run is missing, reading it raises the error.
     folder = Path() if run is None or is_address(run) else Path(run).expanduser()
     path = Path(out or folder / "report.html").expanduser()
     if out is not None or folder.is_dir():

@@ -31,12 +31,12 @@ VALIDATION = "validation_"
 
 
 def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say: Say = lambda text: None) -> Recorded:
-    """Returns the facts in the folder of a run, and outputs of its model.
+    """Returns the contents of a run's page: facts from the run's folder, and outputs of its model.
 
     Args:
         run: Folder of the run.
         ask_model: Whether to load the model, in a separate process.
-        closed_loop: Whether to let a control model drive its systems, which takes minutes.
+        closed_loop: Whether to let a model of the recipe "control" control simulated systems, which takes minutes.
         say: Called with a message before slow work.
 
     Raises:
@@ -47,7 +47,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     data = optional(folder, "data.json")
     left_out: list[str] = []
 
-    # Read the plan. Levers that a user's file registers are unknown, since drawing a page does not run that file.
+    # Read the plan. This fails for levers that a user's Python file registers, because the file is not run for a page.
     planned: Planned | None = None
     if folder.has("plan.json"):
         try:
@@ -56,7 +56,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
             left_out.append(f"the plan: {problem}")
     ledger = folder.ledger() if folder.has("ledger.json") else planned and RunLedger.of_plan(planned)
 
-    # Ask the model for its outputs, or else show those from the files.
+    # Run the model for its outputs. If that fails, show the outputs that logged metrics give.
     metrics = _last_evaluation(folder)
     shown: Facts = {}
     try:
@@ -91,14 +91,14 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
 
 
 def _last_evaluation(folder: RunFolder) -> Facts:
-    """Returns the metrics of the last evaluation, by their names without the prefix `validation_`."""
+    """Returns the metrics of the latest evaluation, by their names without the prefix `validation_`."""
     evaluations = [row for row in read_rows(folder.metrics) if f"{VALIDATION}loss" in row]
     last = evaluations[-1] if evaluations else {}
     return {name.removeprefix(VALIDATION): value for name, value in last.items() if name.startswith(VALIDATION)}
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
-    """Returns the commands that continue, repeat and use a run, by their titles. Some or all may be missing."""
+    """Returns commands that continue, repeat and use a run, by title. Impossible ones are left out."""
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),
@@ -122,7 +122,7 @@ def _require_askable(folder: RunFolder, *, ask_model: bool) -> None:
 
 
 def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_loop: bool) -> Facts:
-    """Returns outputs of the model from a separate process. Raises PlimsollError if it fails."""
+    """Returns outputs of the model from a separate process. Raises PlimsollError if the process fails."""
     limit = _limit_bytes(budget)
     question = {"run": str(folder.path), "metrics": metrics, "limit_bytes": limit, "closed_loop": closed_loop}
     try:
@@ -132,6 +132,6 @@ def _answer_of_model(folder: RunFolder, metrics: Facts, budget: int, *, closed_l
 
 
 def _limit_bytes(budget: int) -> int:
-    """Returns the larger of the run's budget and 1 GiB, at most the free memory less the usual margin."""
+    """Returns the model's memory limit in bytes: the budget, at least 1 GiB, at most the free memory less a margin."""
     free = host.available_bytes()
     return min(free - host.margin_bytes(free), max(budget, GIB))

@@ -1,7 +1,7 @@
-"""Rungs of a recipe's ladder: from a plan without memory savings to one with all levers, each rung adding a lever.
+"""Rungs of a recipe's ladder: plans from one without memory savings to one with all levers. Each rung adds a lever.
 
-The record of a lever describes its rungs (`levers/records/`). Exact levers come first, so that the losses of rungs
-before the first mixed one can be compared.
+Each lever (memory-saving option) describes its own rungs (`levers/records/`). Levers that keep results exact come
+first, so that the losses of their rungs can be compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST = OwnRung("plain", "float32, the whole batch at once, saves beside trainin
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung of a ladder: a value for every lever, and the lever that is new on this rung."""
+    """Rung of a ladder: values of all levers (memory-saving options), of which one is new on this rung."""
 
     name: str
     lever: str
@@ -33,17 +33,18 @@ class Rung:
     words: str
     """Description of the rung for the table."""
     pins: Mapping[str, Any]
-    """Names of all levers to their values."""
+    """Values of all levers, by name."""
     recipe: Recipe
-    """Recipe with the fields that the rung sets."""
+    """Recipe, in which the rung may replace values of fields."""
 
 
 def rungs(
     recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1], platform: str = "cpu"
 ) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the rungs of a recipe up to the class `numerics`, and a dict from rungs left out to the reasons.
+    """Returns the rungs of a recipe's ladder, and the reasons for omitted rungs, by name.
 
-    With `chosen`, only the first rung and the chosen ones. The levers of other rungs then keep their plain values.
+    `numerics` limits how far rungs may change the arithmetic. With `chosen`, returns only the first rung and the chosen
+    ones; levers of other rungs stay off.
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
@@ -76,7 +77,7 @@ def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
 
 
 def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
-    """Returns the steps of the model's own ladder, or else a ladder of all levers."""
+    """Returns descriptions of the rungs in order: of the model's own ladder, or else of a ladder of all levers."""
     if type(recipe.model).ladder is not Model.ladder:
         own = recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
         if own:
@@ -93,7 +94,7 @@ def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> di
     """Returns the levers that a rung changes, with their values.
 
     Raises:
-        LeftOut: The recipe or the class of numerics does not support the rung, or the rung would change nothing.
+        LeftOut: The recipe does not support the rung, `problem.numerics` forbids it, or it would have no effect.
     """
     new: dict[str, Any] = {}
     for name, value in step.levers.items():
@@ -110,7 +111,7 @@ def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> di
 
 
 def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
-    """Returns the recipe's planning problem, as far as levers read it."""
+    """Returns the planner's input for a recipe, with only the fields that levers read."""
     hints = recipe.hints
     return Problem(
         recipe=name_of(recipe),

@@ -29,14 +29,14 @@ SCRIPT = """#!/bin/bash
 # Written by `plimsoll train --on slurm`. It can be changed, and submitted with sbatch.
 {directives}
 
-# srun does not take this from sbatch since Slurm 22.05.
+# Since Slurm 22.05, srun does not take the CPUs per task from sbatch.
 if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 newest() {{ ls -d {checkpoints}/step-*/manifest.json 2>/dev/null | tail -n 1; }}
 before=$(newest)
 srun --kill-on-bad-exit=0 {command}
 code=$?
-# 143: SIGTERM came, for example before the time limit, and the run is saved. Requeue the job if a new step is saved;
-# otherwise it would be requeued forever. After a lost node, Slurm requeues the job itself.
+# 143: SIGTERM came, for example before the time limit, and the run is saved. Requeue the job only if a new step is
+# saved, so that it is not requeued forever. After a lost node, Slurm requeues the job itself.
 if [ $code -eq 143 ] && [ "$(newest)" != "$before" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit $code
 """
@@ -54,15 +54,15 @@ def require_sbatch() -> None:
 def node_bytes(job: Job) -> int:
     """Returns the memory in bytes that the job requests on each node.
 
-    It is the larger of two needs: that of the training processes, and that of planning before, with a compiler in one
-    process while the others wait.
+    It is the larger of two needs: the memory of training, and the memory of planning, when one process runs a compiler
+    while the others wait.
     """
     training = job.tasks_per_node * job.process_bytes
     return max(training, COMPILER_BYTES + job.tasks_per_node * STARTING_BYTES)
 
 
 def options_of_sbatch(text: str) -> str:
-    """Converts text like `time=12:00:00 exclusive` to options of `sbatch`, which itself rejects unknown options.
+    """Converts text like `time=12:00:00 exclusive` to options of `sbatch`. Only `sbatch` checks their names.
 
     Raises:
         RecipeError: A quotation mark is not closed.
@@ -75,11 +75,11 @@ def options_of_sbatch(text: str) -> str:
 
 
 def write_script(job: Job, further: str, say: Say) -> Path:
-    """Writes the job's script into a folder beside the run, which also gets the job's output. Returns its path.
+    """Writes the job's script into a folder beside the run, also for the job's output. Returns the script's path.
 
     Args:
         job: The job.
-        further: Further options of sbatch, which have precedence.
+        further: Further options of sbatch, which override the job's own.
         say: Called with a description of the requested resources.
     """
     folder = Path(f"{job.run}.slurm").absolute()

@@ -1,4 +1,4 @@
-"""Preparation of a run for `plimsoll train` and `plimsoll.train`: its folder, data and plan, and the command to start.
+"""Preparation of a run for `plimsoll train` and `plimsoll.train`: folder, data, plan, and the training command.
 
 Imports no JAX. Other processes compile plans and train (`api/follow.py` starts the training process).
 """
@@ -41,7 +41,7 @@ from plimsoll.recipes.saved import begun_with, from_dict, is_saved_as, name_of, 
 from plimsoll.training import disk, memory
 
 FEW_STEPS = 30
-"""Optimizer steps below which training begins with a warning that they are few, unless --steps is set."""
+"""Number of optimizer steps below which training begins with a warning, unless the user sets --steps."""
 
 
 def prepare_run(
@@ -100,9 +100,9 @@ def prepare_run(
 
 @contextlib.contextmanager
 def _locked(folder: RunFolder, lock: int | None) -> Generator[int]:
-    """Creates the folder of a run and yields the run's lock, which stays open.
+    """Creates the folder of a run and yields the file descriptor of the run's lock, which stays open.
 
-    After an error the lock is closed. If the run was refused, a folder that was created here is removed.
+    After an error the lock is closed. After a PlimsollError, a folder that was created here is removed.
     """
     made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
@@ -122,7 +122,7 @@ def _locked(folder: RunFolder, lock: int | None) -> Generator[int]:
 
 
 def _place_of(run: Starting) -> Place:
-    """Returns the place where a run trains. Raises PlimsollError for options that no plan can satisfy."""
+    """Returns the chip and budgets for a run to train. Raises PlimsollError for options that no plan can satisfy."""
     options = dataclasses.replace(run.options, plan=None) if run.has_plan else run.options
     question = question_of(run.recipe, options, _target(run))
     place = place_of(question, processes=run.processes, trains=True)
@@ -139,7 +139,7 @@ def _place_of(run: Starting) -> Place:
 
 
 def _require_own_folder(recipe: Recipe, folder: RunFolder) -> None:
-    """Raises RunError if the recipe reads a folder or file with the path of the run's folder."""
+    """Raises RunError if the recipe reads data or weights at the path of the run's folder."""
     for option in rows(recipe):
         is_path = isinstance(option.default, str) and IS_PATH in notes_of(option.kind)
         if is_path and Path(option.default).absolute() == folder.path.absolute():
@@ -157,17 +157,17 @@ def _require_data_here(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Removes empty folders, given from the innermost to the outermost."""
+    """Removes empty folders, which are listed from the innermost to the outermost."""
     for folder in folders:
         with contextlib.suppress(OSError):  # the folder does not exist, or has another run by now
             folder.rmdir()
 
 
 def in_heap(planned: Planned) -> bool:
-    """Returns True if all temporaries of a step are small enough to be allocated on the heap.
+    """Returns True if all temporary arrays of a step are small enough to be allocated on the heap of malloc.
 
-    Threads that share one heap then wait for one another, for a quarter of a step of 0.3 ms. With a heap for each
-    thread, so few bytes cause no fragmentation that matters (notes, "A heap for each thread of a small step").
+    If so, threads that share one heap wait for one another: for a quarter of the time of a 0.3 ms step. Arrays so small
+    do not fragment a separate heap for each thread much (notes, "A heap for each thread of a small step").
     """
     return 0 < planned.temporary_bytes < memory.SMALLEST_MAPPED
 
@@ -204,10 +204,10 @@ def _target(run: Starting) -> Chip:
 
 
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
-    """Prepares the data of a run once, before training. Returns the facts about the data that the run keeps.
+    """Prepares the data of a run once, like its tokenizer. Returns the facts about the data that data.json keeps.
 
-    A run without a plan has not begun: a changed recipe replaces its recipe and data. For a run that has begun,
-    `api/changes.py` decides on changes of the recipe. Options in `on_purpose` may change the results of training.
+    A run without a plan has not begun, so that a changed recipe replaces its recipe and data. For a run that has begun,
+    `api/changes.py` checks changes of the recipe. Options named in `on_purpose` may change the results of training.
     """
     changes.finish(folder)
     if folder.has("plan.json"):
@@ -236,9 +236,9 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
 
 
 def plan_again(request: dict[str, Any]) -> int:
-    """Plans a run again with a margin after an overrun, and then becomes its next training process.
+    """Plans a run again with a safety margin after it exceeded its budget. Returns the exit code if that fails.
 
-    After a run exceeded its budget, `worker.py` calls this in a separate process.
+    `worker.py` calls this function in a separate process, which then becomes the run's next training process (exec).
     """
 
     def stop(_number: int, _frame: Any) -> NoReturn:

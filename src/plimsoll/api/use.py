@@ -1,7 +1,7 @@
-"""Uses of a trained run (`USES`) with their options, for `Run`, the command line and the worker.
+"""Commands that use a trained run, like `evaluate`, with their options: for `Run`, the command line and the worker.
 
-Unsupported uses raise an error by reading the run's files, before JAX starts. A separate process computes the answer,
-so nothing here imports JAX. Each recipe defines its answers (`recipes/verbs.py`).
+The run's files tell if its recipe supports a command, so that errors are raised before JAX starts. A separate process
+computes the answer, so nothing here imports JAX. Each recipe defines its answers (`recipes/verbs.py`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Place = str | os.PathLike[str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class UseOptions(Options):
-    """Options of one use of a run: for the command line, for `Run`, and in the request to the worker."""
+    """Options of a command that uses a run: for the command line, for `Run`, and in requests to the worker process."""
 
     typed: ClassVar[str] = ""
-    """Name of the option that the recipe parses before JAX starts, like a puzzle; empty for none."""
+    """Name of the option whose text the recipe parses before JAX starts, like `puzzle`; empty for none."""
     lacking: ClassVar[str] = ""
-    """End of the error message for a run whose recipe has no such use."""
+    """End of the error message for a run whose recipe does not support the command."""
 
     step: Annotated[str, Metavar("STEP")] = "best"
     """Checkpoint: a step's number, `last`, or `best` (lowest validation loss; for recommend, highest NDCG@10; the last
@@ -51,7 +51,8 @@ class UseOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(UseOptions):
     closed_loop: bool = False
-    """Also let the model drive the systems, compared with optimal controllers; only for control. Takes minutes."""
+    """Also let the model control simulated systems, and compare it with optimal controllers; only for control. Takes
+    minutes."""
     submission: Annotated[str | None, Metavar("FILE")] = None
     """File for two attempts at every test input, in the competition's format (.json); only for ARC. By default none is
     written."""
@@ -101,7 +102,7 @@ class SolveOptions(UseOptions):
 
     puzzle: Annotated[str, Argument("PUZZLE")]
     """Puzzle to solve: its characters row after row (digits, and dots or zeros for blanks; a maze in '# SG'), a file
-    with them, or test:17, an example of the run's test split, from 0."""
+    with them, or test:17 for example 17 of the run's test split, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class ExportOptions(UseOptions):
     """New folder for the complete model, which `transformers` loads. By default it is not written."""
 
     def check_options(self) -> None:
-        """Raises RecipeError if no folder is named, or if a place is a file."""
+        """Raises RecipeError if no folder is named, or if a path ends like a file's name."""
         places = [place for place in (self.adapter, self.merged) if place]
         if not places:
             raise RecipeError(
@@ -141,7 +142,7 @@ class ExportOptions(UseOptions):
             if Path(place).suffix[1:].isalpha():
                 raise RecipeError(
                     f"{place} names a file, and a model is exported into a folder, as transformers (--merged FOLDER) or"
-                    " peft (--adapter FOLDER) load it: other programs convert that"
+                    " peft (--adapter FOLDER) load it: other programs convert the folder"
                 )
 
 
@@ -152,23 +153,23 @@ USES: dict[str, type[UseOptions]] = {
     "rank": RankOptions,
     "export": ExportOptions,
 }
-"""From the names of uses of a trained run to the classes of their options."""
+"""Map from a command that uses a trained run to the class of its options."""
 
 
 def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
-    """Uses a run, and returns the result.
+    """Runs a command like `evaluate` on a trained run, and returns the answer.
 
     Args:
         name: Key of `USES`.
         run: Folder of the run, or its address in a bucket.
-        options: Options of that use.
+        options: Options of the command.
 
     Returns:
-        A dict with `run`, `step`, and further entries of the recipe.
+        A dict with `run`, `step`, and further entries that depend on the recipe.
 
     Raises:
         PlimsollError: The run has no checkpoint or no held-out set, its data has changed, an export's folder exists,
-            or its recipe has no such use or option.
+            or its recipe does not support the command or an option.
     """
     here = fetched(run)
     folder = RunFolder(here)
@@ -207,10 +208,10 @@ def fingerprint(run: str) -> dict[str, Any]:
 
 
 def verb_of(name: str, run: str) -> Verb:
-    """Returns the recipe's verb for a use. For `evaluate` the default is a verb that averages over the validation set.
+    """Returns the functions of a run's recipe for a command. By default, `evaluate` averages over the validation set.
 
     Raises:
-        RecipeError: The recipe has no verb of that name.
+        RecipeError: The recipe does not support the command.
     """
     folder = RunFolder(run)
     saved = folder.read("recipe.json")

@@ -44,7 +44,7 @@ def chips(arguments: list[str]) -> int:
     if options.name and len(selected) == 1:
         return print_answer(options, answer, lambda _: _described(selected[0]))
 
-    # Without a name, a line for each family of slices.
+    # Without a name, print one line for each family of TPU slices.
     of_line = attrgetter("name") if options.name else _family
     groups = [[*group] for _, group in groupby(selected, of_line)]
     return print_answer(options, answer, lambda answer: _listed(groups, answer["compilers"]))
@@ -62,7 +62,7 @@ NOTES = (
     "`h100x8` is eight H100 in one machine. `plimsoll chips tpu-v4` lists the sizes of a family,",
     "`plimsoll chips h100` the sources.",
 )
-"""Lines below the table."""
+"""Lines below the table of chips."""
 
 
 def _listed(groups: Sequence[Sequence[Chip]], compilers: Mapping[str, str | None]) -> str:

@@ -1,7 +1,7 @@
 """Tab completion: `complete -o default -C "plimsoll complete" plimsoll`, in bash, and in zsh by bashcompinit.
 
 The shell starts `plimsoll complete` with the typed line in COMP_LINE, and the position of the cursor in COMP_POINT.
-Candidates come from the options that help shows. If there are none, the shell completes names of files.
+Candidates come from the options that help shows. Without candidates, the shell completes names of files.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
     if not words and command == "prepare":
         return preparations()
 
-    # Complete a value of the option before the cursor, else of an argument.
+    # Complete a value of the option before the cursor, or else of the command's argument.
     asking = [option for option in options if words and option.flag == words[-1] and not option.is_switch]
     asking = asking or [option for option in options if option.is_argument]
     return [value for option in asking for value in _values(option)]

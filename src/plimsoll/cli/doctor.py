@@ -20,14 +20,14 @@ from plimsoll.report.layout import all_labelled, figure
 from plimsoll.units import GIB, MIB, format_bytes
 
 LEAST_MEMORY = 512 * MIB
-"""Available memory below which a problem is reported: the process of a small model takes 300 to 400 MiB."""
+"""Available memory in bytes below which a problem is reported: the process of a small model takes 300 to 400 MiB."""
 LEAST_DISK = GIB
-"""Free disk space below which a problem is reported."""
+"""Free disk space in bytes below which a problem is reported."""
 INSTEAD = {
     "cache": "empty the cache with --empty-cache, or set PLIMSOLL_CACHE to another disk",
     "run": "name another --run",
 }
-"""Advice if a folder's disk is full, besides making room, by folder."""
+"""Advice if the disk of the cache or of the runs is nearly full, besides making room."""
 LABELS = {
     "flops": "matrix products",
     "copy_bytes_per_second": "memory speed",
@@ -47,7 +47,7 @@ LABELS = {
     "run_folder": "runs",
     "run_free_bytes": "  free on its disk",
 }
-"""Labels of the output's rows, by name of the figure, in order."""
+"""Labels of the rows of the output, by name of the value, in the order of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class DoctorOptions(OneOfSeveral):
     run: Annotated[str, Metavar("FOLDER")] = "runs"
     """Folder for runs, whose free disk space is reported."""
     chip: Annotated[str | None, Metavar("CHIP")] = None
-    """Chip to look for, one of `plimsoll chips`. By default the one that training would use."""
+    """Chip to look for, one of `plimsoll chips`. By default the chip that training would use."""
     empty_cache: bool = False
-    """Delete everything in the cache that can be made again, and check nothing. Runs of buckets and text that is being
-    tokenised are kept."""
+    """Delete everything in the cache that can be made again, and check nothing. Copies of runs in buckets, and text
+    that is being tokenised, are kept."""
     json: Json = False
 
 
@@ -90,19 +90,19 @@ def doctor(arguments: list[str]) -> int:
 
 
 def examine(options: DoctorOptions) -> dict[str, Any]:
-    """Returns the devices and rates that JAX finds, or `failed` with the reason."""
+    """Returns a dict with the devices and speeds that JAX finds, or with the reason as `failed`."""
     from plimsoll.api import cluster
     from plimsoll.api.planning.place import chip_here, chip_named
     from plimsoll.processes import environment
     from plimsoll.processes.request import ask
 
-    # Wrong options raise an error.
+    # Invalid options raise an error here.
     member = cluster.membership(options.coordinator, options.processes, options.process, chip=options.chip)
     backend = "cpu"
     if options.chip is not None:
         backend = chip_named(options.chip).platform
 
-    # An accelerator that fails is a problem to report. JAX runs in its own process.
+    # Report a failing accelerator as a problem, without an error. JAX runs in a separate process.
     try:
         if options.chip is None and member is None:
             backend = chip_here(say, batch=0).platform
@@ -173,7 +173,7 @@ def to_mend(result: Mapping[str, Any]) -> list[str]:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """Returns the result as text."""
+    """Returns the result of the checks as text."""
     jax = result["jax"]
     rows = [("versions", figure("versions", result["versions"]))]
     if "failed" not in jax:
@@ -188,7 +188,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def data_sheet_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns a row with a card's rates from its data sheet; no rows for an unknown chip."""
+    """Returns an output row with an accelerator's speeds from its data sheet; no rows for an unknown chip."""
     from plimsoll.planner.chips import chip_called
 
     chip = None if "failed" in jax else chip_called(jax["devices"][0]["kind"])
@@ -198,5 +198,5 @@ def data_sheet_rows(jax: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def devices_in_words(devices: Sequence[Mapping[str, str]]) -> str:
-    """Returns the number of devices and their kinds."""
+    """Returns the number of devices and their kinds as text."""
     return f"{len(devices)}: {', '.join(device['kind'] for device in devices)}"

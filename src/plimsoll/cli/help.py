@@ -29,16 +29,16 @@ ALIASES: dict[str, list[str]] = {
     "--preset": ["--config"],
     "--resume": [],  # the same command continues by itself
 }
-"""Our options for the options of the published guides."""
+"""Map from options in published guides to the equivalent options here."""
 OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
-"""Options that `-h` shows after those of the recipe and of the command, if there is room."""
+"""Options that `-h` shows after the options of recipe and command, if there is room."""
 OFTEN_OF = {
     "plan": ("memory", "chip", "largest"),
     "train": ("memory", "run", "chip"),
     "ladder": ("memory", "rungs", "chip"),
     "config": (),
 }
-"""Options of each command that `-h` shows after those of the recipe."""
+"""Options of each command that `-h` shows after the recipe's options."""
 TITLES = {
     "often used": "",
     "options": "",
@@ -94,7 +94,7 @@ class Page:
 
 
 def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap: str | None = None) -> Page:
-    """Returns the help of a command with a recipe. `swap` is the typed value of --swap, if any."""
+    """Returns the help page of a command with a recipe. `swap` is the typed value of --swap, if any."""
     program = f"plimsoll {command} {name}" if swap is None else f"plimsoll {command} {name} --swap {swap}"
     preset = record_of(name)
     notes = [f"also accepted: {' '.join(ALIASES)} --config NAME_OR_FILE --swap data=NAME"]
@@ -117,7 +117,7 @@ def page_of_recipe(command: str, name: str, recipe: Any, options: type, *, swap:
 
 
 def print_help(page: Page, words: Sequence[str]) -> None:
-    """Prints the help and exits if the words contain -h or --help.
+    """Prints the help and exits if the typed words contain -h or --help.
 
     Raises:
         RecipeError: The group after --help does not exist.

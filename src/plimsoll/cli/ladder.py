@@ -1,4 +1,4 @@
-"""`plimsoll ladder`: parse, climb, print."""
+"""Command `plimsoll ladder`: compares plans with more and more memory-saving options ("rungs") in a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll.errors import RecipeError
 
 
 def ladder(arguments: list[str]) -> int:
-    """Trains a few steps on each rung, and prints a table of measured values. With --chip, only compiles and predicts.
+    """Trains a few steps of each plan ("rung") of a ladder, and prints measured values. With --chip, only predicts.
 
     Returns the exit code: 3 if a rung failed, 2 if no rung could be trained.
     """
@@ -22,7 +22,7 @@ def ladder(arguments: list[str]) -> int:
     from plimsoll.api.ladder import climb, predict
     from plimsoll.report.ladder import ladder_table, predicted_table
 
-    # Both kinds of ladders share these arguments.
+    # Arguments of both a trained and a predicted ladder.
     shared: dict[str, Any] = {
         "name": typed.name,
         "memory": options.memory,
@@ -39,7 +39,7 @@ def ladder(arguments: list[str]) -> int:
         text = predicted_table(result)
     print_answer(options, result.to_dict(), lambda _: text)
 
-    # A rung that is predicted to exceed the budget is not trained.
+    # Choose the exit code. A rung that was not trained because it exceeds the budget is no failure.
     outcomes = {row.outcome for row in result.rungs}
     if "failed" in outcomes:
         return 3

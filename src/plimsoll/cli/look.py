@@ -32,7 +32,7 @@ class RunsOptions(Printed):
 
 @dataclass(frozen=True, kw_only=True)
 class RecipesOptions(Printed):
-    """Options of `recipes`: only those of printing."""
+    """Options of `recipes`: only --json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ class InspectOptions(Printed):
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
     dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default its own default."""
+    """Configuration of a Hugging Face data set. By default the data set's default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
 
 
 def fingerprint(arguments: list[str]) -> int:
-    """Prints one SHA-256 of everything that was learned, and the step of the checkpoint."""
+    """Prints a SHA-256 hash of a run's newest intact checkpoint, and the checkpoint's step."""
     options = parse(FingerprintOptions, arguments, command="fingerprint")
     answer = use.fingerprint(options.run)
     for note in answer["notes"]:

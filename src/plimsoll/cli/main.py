@@ -14,7 +14,7 @@ from plimsoll.errors import PlimsollError, did_you_mean, names_in_words
 
 
 class Command(NamedTuple):
-    """A command in the list of commands."""
+    """A command, as the list of commands shows it."""
 
     module: str
     """Module of `cli` with the command's options, and a function of the command's name."""
@@ -80,7 +80,7 @@ CLOSING = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command, and returns the exit code.
 
-    0: done. 2: refused. 3: stopped by the run itself. 129, 130 or 143: interrupted and saved.
+    0: done. 2: an error, like an invalid option. 3: training stopped itself. 129, 130 or 143: interrupted and saved.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
@@ -139,7 +139,7 @@ def exit_code_of(name: str, arguments: list[str]) -> int:
 
 
 def usage() -> str:
-    """Returns the list of commands, which `plimsoll` alone prints."""
+    """Returns the list of commands, which `plimsoll` without arguments prints."""
     lines = ["plimsoll: train inside a memory budget"]
     for title, commands in GROUPS.items():
         lines += ["", title]

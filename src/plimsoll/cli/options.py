@@ -14,7 +14,7 @@ from plimsoll.units import parse_seconds
 
 
 def lever_rows() -> tuple[Option, ...]:
-    """Returns an option without default for each registered lever."""
+    """Returns a command-line option without default for each registered lever (memory-saving option)."""
     return tuple(
         Option(
             name=lever.name,
@@ -29,8 +29,8 @@ def lever_rows() -> tuple[Option, ...]:
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Place):
     host_memory: Size | None = None
-    """Memory budget of a machine that holds accelerators, like 64GiB: its own memory, not theirs. By default that of
-    the chip's usual host, if it is known."""
+    """Budget of host memory of a machine with accelerators, like 64GiB. By default the memory of the chip's usual host,
+    if it is known."""
     measure: bool = False
     """Run and time the best few plans on this machine. Allocates memory, in a process of its own."""
     floor: bool = False
@@ -42,9 +42,9 @@ class PlanOptions(Place):
     frontier: bool = False
     """Also print the plans that no other plan beats in both bytes and step time."""
     compare: Annotated[str | None, Metavar("CHIPS")] = None
-    """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default the one of --chip."""
+    """Chips to plan for side by side, like h200,a100-40,rtx4090,tpu-v4-64. By default only the chip of --chip."""
     price: Annotated[str | None, Metavar("PRICES")] = None
-    """Price per hour of all devices of a chip's name, for --compare, like h200=3.5,rtx4090=0.4. By default no cost is
+    """Price per hour of each chip of --compare, with all its devices, like h200=3.5,rtx4090=0.4. By default no cost is
     shown."""
     buffers: bool = False
     """Also print the largest temporary arrays of a step, and the lines of code that make them."""
@@ -89,18 +89,18 @@ class Processes(OneOfSeveral):
     """Scheduler that starts the run on its nodes, with the memory and the GPUs of the plan. slurm: writes a script into
     RUN.slurm and submits it. ray: starts the processes and follows them. By default the run starts here."""
     nodes: int | None = None
-    """Number of nodes, with --on. A node has a process for each of its GPUs, or one without GPUs. By default 1, or a
-    node for every 8 GPUs."""
+    """Number of nodes, with --on. A node runs a process for each of its GPUs, or a single one if it has none. By
+    default 1, or a node for every 8 GPUs."""
     sbatch: Annotated[str | None, Metavar("OPTIONS")] = None
     """Further options of sbatch by their long names, with --on slurm, like "partition=gpu time=12:00:00
-    cpus-per-task=8". They override those of the plan. By default Slurm gives each process one CPU."""
+    cpus-per-task=8". They override the plan's options. By default Slurm gives each process one CPU."""
     submit: bool = True
     """With --on slurm, submit the script. --no-submit only writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(options.TrainOptions, Processes):
-    """Options of `train`: those of the library, those of schedulers, and a time as text."""
+    """Options of `plimsoll train`: those of the library, those of schedulers, and --max-minutes as text."""
 
     group = "run"
 
@@ -142,15 +142,16 @@ class LadderOptions(Arithmetic):
     group = "ladder"
 
     memory: Size | None = None
-    """Budget, like 2GiB: rungs that are predicted to need more are not run. By default the memory that is free now,
-    less a safety margin."""
+    """Memory budget, like 2GiB: rungs that are predicted to need more are not run. By default the memory that is free
+    now, less a safety margin."""
     chip: Chip | None = None
     """Chip to compile the rungs for, one of `plimsoll chips`; nothing is trained and no data is read. By default rungs
     are trained here."""
     numerics: Literal["exact", "mixed", "compressed"] = "compressed"
     """How far rungs may change the arithmetic; compressed includes exact and mixed."""
     rungs: Annotated[tuple[str, ...], Metavar("RUNG ...")] = ()
-    """Names of the rungs to compare. The first rung is always included. By default every rung of the recipe."""
+    """Names of the rungs (plans with one more lever each) to compare. The first is always included. By default every
+    rung of the recipe."""
     rung_steps: int = 12
     """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps remains the length of
     the learning-rate schedule."""

@@ -1,7 +1,7 @@
 """Parses the words of a command line into values of options. Errors are one paragraph.
 
-Results have only options that were typed: no default is added. Counts may be typed as 124M, and option names of the
-published guides are accepted, too.
+Results have only typed options, no defaults. Counts may be typed as 124M, and option names of published guides are
+accepted, too.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class Typed(Generic[T]):
     options: T
     """Options of the command."""
     pins: Mapping[str, Any]
-    """Typed values of levers, by name."""
+    """Typed values of levers (memory-saving options), by name."""
     given: Mapping[str, Any]
     """Typed options of the recipe, by name."""
 
 
 def parse(options: type[T], arguments: Sequence[str], *, command: str) -> T:
-    """Returns the options of a command without a recipe."""
+    """Parses the arguments of a command that takes no recipe. Returns its options."""
     page = Page(program=f"plimsoll {command}", options=options_of(options), example=COMMANDS[command].example)
     return options(**values_typed(page, arguments))
 
 
 def values_typed(page: Page, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the typed values, by option. Prints the help and exits if the words ask for help.
+    """Returns the typed values, by option name. Prints the help and exits if the words contain -h or --help.
 
     Args:
         page: Help of the command, with all options.
@@ -100,7 +100,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
 
     Args:
         options: Class of the command's options.
-        values: Typed values, by option.
+        values: Typed values, by option name.
         name: Name of the recipe.
         recipe: Recipe before the typed options.
     """
@@ -112,7 +112,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         if lever not in of_command and lever not in fields and value is not None
     }
 
-    # The option of --largest counts as given.
+    # The option that --largest names counts as typed.
     given = {**fields}
     if searched := of_command.get("largest"):
         option = searched.replace("-", "_")
@@ -124,7 +124,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
     changed = blank.replace(**fields)
-    # Computing the hints checks for conflicting sizes, before a compile child is started.
+    # Computing `hints` raises an error for conflicting sizes, before a compile process is started.
     if not changed.data.spec_in_data:
         _ = changed.hints
     if what_gave_way:  # standard output is only for the answer, like JSON
@@ -141,8 +141,8 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
 def take_names(words: Sequence[str], config: str | None, *, command: str) -> tuple[list[str], list[str]]:
     """Returns the names of the recipe, and the words after them.
 
-    A recipe is named by the first word, by --config, or by both. Both name a preset, like `longcontext --config
-    small_32k`, or a recipe and a file with its options.
+    A recipe is named by the first word, by --config, or by both. Together they name a preset, like `longcontext
+    --config small_32k`, or a recipe and a file with its options.
     """
     rest = [*words]
     names = [] if config is None else [config if is_config_name(config) else config.replace("_", "-")]
@@ -163,7 +163,7 @@ def take_names(words: Sequence[str], config: str | None, *, command: str) -> tup
 
 
 def with_parts(recipe: Recipe, swap: str) -> Recipe:
-    """Returns a recipe with other parts, typed like data=text,optimizer=adamw."""
+    """Returns a recipe with some parts replaced, as typed in `swap`, like data=text,optimizer=adamw."""
     from plimsoll.recipes.registry import swapped
 
     parts: dict[str, str] = {}
@@ -176,10 +176,10 @@ def with_parts(recipe: Recipe, swap: str) -> Recipe:
 
 
 def recipe_named(*names: str) -> Recipe:
-    """Returns a recipe by its name, or from a file. Code of a file must not use the accelerator.
+    """Returns a recipe by its name, or from a file. JAX code in a file runs on the CPU.
 
     Args:
-        names: Name of a recipe or a file; or parts of a preset's name; or a recipe and a TOML file with its options.
+        names: Name of a recipe or a file; or words of a preset's name; or a recipe and a TOML file with its options.
     """
     from plimsoll.recipes.registry import preset, read_config
 
@@ -193,7 +193,7 @@ def recipe_named(*names: str) -> Recipe:
 
 
 def read_words(options: Sequence[Option], words: Sequence[str], *, program: str) -> dict[str, Any]:
-    """Returns the typed values, by option. Options that were not typed are missing.
+    """Returns the typed values, by option name. Options that were not typed are missing.
 
     Args:
         options: All options of the command.
@@ -241,7 +241,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Returns the options by typed form, including the other name of the option for data."""
+    """Returns the options by each form that can be typed, like --no-tied. The option for data has two names."""
     by_flag = {form: option for option in options for form in forms_of(option)}
     same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
     return same | by_flag
@@ -260,7 +260,7 @@ def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
 
 
 def without_aliases(words: Sequence[str]) -> list[str]:
-    """Returns the words with options of the published guides replaced by ours."""
+    """Returns the words, with options of published guides replaced by the equivalent options here."""
     ours: list[str] = []
     for word in words:
         flag, equals, value = split_word(word)
@@ -269,7 +269,7 @@ def without_aliases(words: Sequence[str]) -> list[str]:
 
 
 def forms_of(option: Option) -> list[str]:
-    """Returns the typed forms of an option: two for a switch, none for an argument."""
+    """Returns the forms in which an option can be typed: two for a switch, none for an argument."""
     if option.is_argument:
         return []
     return [option.flag, f"--no-{option.flag[2:]}"] if option.is_switch else [option.flag]
@@ -313,7 +313,7 @@ def options_of_command(command: str) -> Sequence[Option]:
 
 
 def without(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], dict[str, str]]:
-    """Returns the words of a command line without some options, and the values of these options.
+    """Removes some options from the words of a command line. Returns the other words, and the removed options' values.
 
     Args:
         words: Words of the command line.

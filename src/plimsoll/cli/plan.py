@@ -1,4 +1,4 @@
-"""`plimsoll plan`: parse, search, print."""
+"""Command `plimsoll plan`: searches for a plan that fits the memory budget, and prints it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan(arguments: list[str]) -> int:
-    """Prints the fastest plan that fits, with its predicted bytes. Allocates nothing."""
+    """Prints the fastest plan that fits, with its predicted bytes. Allocates arrays only with --measure."""
     typed = parse_with_recipe(PlanOptions, arguments, command="plan")
     options = typed.options
     from plimsoll.api.planning.ask import ask

@@ -13,9 +13,9 @@ from plimsoll.options import Argument, Metavar, Options
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     run: Annotated[str | None, Argument("[RUN]")] = None
-    """Folder of the run, or its address."""
+    """Folder of the run, or its address in a bucket."""
     out: Annotated[str | None, Metavar("FILE")] = None
-    """File for the page. By default report.html in the run's folder; in this folder for a run in a bucket, or a
+    """File for the page. By default report.html in the run's folder; in the current folder for a run in a bucket, or a
     plan."""
     plan: Annotated[str | None, Metavar("FILE")] = None
     """Plan to show instead of a run: the output of `plimsoll plan ... --json`, or a run's plan.json. By default a run
@@ -23,7 +23,7 @@ class ReportOptions(Options):
     model: bool = True
     """Include samples that the trained model makes, in a process within the run's budget."""
     closed_loop: bool = False
-    """Only for control: let the model drive the systems. Takes minutes."""
+    """Only for control: let the model control simulated systems. Takes minutes."""
 
 
 def report(arguments: list[str]) -> int:

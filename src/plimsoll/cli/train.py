@@ -1,4 +1,4 @@
-"""`plimsoll train` and `resume`: parse, prepare and plan in this process, which then becomes the training process.
+"""Commands `plimsoll train` and `resume`: this process prepares data and plan, and then becomes the training process.
 
 A run in a bucket is trained by a second process in a local folder, and a third process sends the folder to the bucket.
 """
@@ -62,7 +62,7 @@ class ResumeOptions(TrainOptions):
 def resume(arguments: list[str]) -> int:
     """Continues a run with its own recipe and plan. Does not return if training starts in this process.
 
-    Typed options of the recipe change the run on purpose.
+    Options of the recipe that the user types change the run.
     """
     own = (*options_of(ResumeOptions), *lever_rows())
     page = Page(
@@ -88,12 +88,12 @@ def resume(arguments: list[str]) -> int:
 
 
 def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str, ...] = ()) -> int:
-    """Trains by a scheduler, a cluster or this process. Does not return if training starts in this process.
+    """Trains through a scheduler, in a cluster, or alone. Does not return if this process becomes the training process.
 
     Args:
         of_recipe: The recipe, and the typed options.
         words: The command and its arguments, for other processes.
-        on_purpose: Options of the recipe that `resume` changes.
+        on_purpose: Names of the recipe's options that `plimsoll resume` changes.
     """
     from plimsoll.api import cluster
     from plimsoll.api.messages import printing
@@ -118,7 +118,7 @@ def start(of_recipe: Typed[Any], words: Sequence[str], *, on_purpose: tuple[str,
 def _on_scheduler(
     on: Scheduler, recipe: Recipe, options: TrainOptions, given: OptionsOfRun, words: Sequence[str]
 ) -> int:
-    """Starts the run by a scheduler, and returns the exit code."""
+    """Starts the run through a scheduler, and returns the exit code."""
     from plimsoll.api import jobs, on_ray, slurm
     from plimsoll.api.messages import printing
 
@@ -143,7 +143,7 @@ def _on_scheduler(
 
 
 def _train_in_bucket(recipe: Recipe, given: OptionsOfRun, say: Callable[[str], None]) -> int:
-    """Trains a run in a bucket, and returns the exit code; `BEHIND` if training succeeded and the bucket is behind."""
+    """Trains a run in a bucket. Returns the exit code; `BEHIND` if training succeeded but the bucket lacks files."""
     from plimsoll.api.follow import train_beside
     from plimsoll.files.sender import BEHIND, sent
     from plimsoll.processes.supervise import end_with

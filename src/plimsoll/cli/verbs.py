@@ -1,7 +1,7 @@
 """Commands that use a trained model: `plimsoll evaluate`, `sample`, `solve`, `rank` and `export`.
 
 One function serves all of them, with the options in `api/use.py`. `evaluate` and `sample` also take a Hugging Face
-model, with other options. The recipe computes the answer and formats it (`recipes/verbs.py`).
+model, with other options. Functions of the run's recipe compute the answer and format it (`recipes/verbs.py`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class EvaluatePretrained(Pretrained):
     text: Annotated[str, Metavar("FILE")]
     """Text to evaluate: a file, or any other source that `plimsoll inspect` reads as text."""
     seq_len: PositiveCount | None = None
-    """Tokens of a window; windows are read independently. By default the model's longest input, at most 2,048."""
+    """Tokens per window; the model reads each window alone. By default the model's longest input, at most 2,048."""
     batch_size: PositiveCount = 8
-    """Windows at a time."""
+    """Number of windows that the model reads at a time."""
     max_examples: PositiveCount | None = None
-    """Most documents to read. By default all."""
+    """Largest number of documents to read. By default all."""
     text_column: str = "text"
     """Column that holds the text in .jsonl, .parquet and Hugging Face data sets."""
 
@@ -62,7 +62,7 @@ PRETRAINED: dict[str, type[Pretrained]] = {"evaluate": EvaluatePretrained, "samp
 
 
 def answered(command: str, arguments: Sequence[str]) -> int:
-    """Prints the answer of a run or of a published model. Returns the exit code."""
+    """Runs a command with a trained run or a published model, and prints the answer. Returns the exit code."""
     page = Page(program=f"plimsoll {command}", options=rows_of(command), example=COMMANDS[command].example)
     print_help(page, arguments)
     is_pretrained = any(split_word(word)[0] == "--pretrained" for word in arguments)
@@ -129,7 +129,7 @@ LOADS = {
     "adapter": "`peft` loads it beside its model, and `plimsoll train finetune --init-from` continues from it",
     "merged": "`transformers` loads it, and so does `plimsoll sample --pretrained`",
 }
-"""Use of an export, in words, by form of the export."""
+"""Sentences about the use of an exported model, by form of the export."""
 
 
 def _exported(answer: Mapping[str, Any]) -> str:
@@ -150,4 +150,4 @@ TEXTS: dict[str, Callable[[Any], str]] = {
     "sample_text": _written,
     "export": _exported,
 }
-"""Functions from an answer to its text, for recipes without a function of their own."""
+"""Functions that format answers as text, by command, for recipes without a function of their own."""

@@ -1,4 +1,4 @@
-"""Answers to a question: the fastest plan that fits, the smallest plan, or the plan of an option's largest value."""
+"""Answers a planning request: the fastest plan that fits, the smallest plan, or the plan of an option's maximum."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def ask(question: Question, say: Say = quiet, *, smallest: bool = False, largest
     """Returns the requested plan, without reading any data.
 
     Args:
-        question: The user's question.
+        question: The user's planning request.
         say: Function that is called with progress messages.
         smallest: Whether to find the plan that needs the fewest bytes, instead of the fastest that fits.
         largest: Name of an option, to find the plan of its largest value that fits.
 
     Raises:
-        RecipeError: Two kinds of plan are requested at once, or the question is impossible.
+        RecipeError: Two kinds of plan are requested at once, or options are invalid.
         BudgetError: No plan fits.
     """
     if largest is not None and (smallest or question.measure):

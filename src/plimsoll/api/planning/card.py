@@ -1,7 +1,7 @@
-"""Accelerators of this machine: their devices, processes that hold their memory, and environments of new processes.
+"""Accelerators of this machine: devices, processes that hold their memory, and environment variables to use them.
 
-Only JAX knows the devices that it can use. So a separate process imports JAX and lists them, but only if the files of a
-driver are on this machine. A machine without an accelerator starts no such process.
+Only JAX knows the devices that it can use. So a separate process imports JAX and lists the devices, but only if the
+files of a driver are on this machine. A machine without an accelerator starts no such process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TPU_FAMILIES = {
     "TPU v6e": "tpu-v6e",
     "TPU7x": "tpu-v7x",
 }
-"""JAX's names of TPUs (jax/_src/pallas/mosaic/tpu_info.py, jax 0.10.2) to the families of the catalogue."""
+"""Map from JAX's names of TPUs (jax/_src/pallas/mosaic/tpu_info.py, jax 0.10.2) to our names of TPU families."""
 GOOGLE, TPUS = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
 """PCI id of Google, and the PCI device ids of its TPUs (jax/_src/hardware_utils.py, jax 0.10.2)."""
 BESIDE_BYTES = GIB
@@ -47,11 +47,11 @@ JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
 """Environment variable that limits JAX to some of the GPUs that CUDA sees."""
 WORDS = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}
 EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
-"""Platform to the extra with which `pip install jax[...]` supports it."""
+"""Map from platform to the extra of `pip install jax[EXTRA]` that supports it."""
 
 
 def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
-    """Returns the platform of this machine's accelerator, or None and the reason why there is only the CPU."""
+    """Returns the platform of this machine's accelerator and ""; or None and the reason, if there is only the CPU."""
     allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
     if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
         return None, f"JAX_PLATFORMS is {','.join(allowed)}"
@@ -79,7 +79,7 @@ def _tpu_is_here(root: Path) -> bool:
 
 
 def seen(platform: str) -> Card:
-    """Returns the kind of the first accelerator that JAX lists. Raises PlimsollError if JAX lists none."""
+    """Returns the first accelerator that JAX lists, and the number of its kind. Raises PlimsollError if none is."""
     listed = _listed(platform)
     first = listed["devices"][0]  # training on one device uses the first
     if listed["backend"] != BACKEND[platform] or not first["memory_bytes"]:
@@ -97,26 +97,26 @@ def _listed(platform: str) -> dict[str, Any]:
 
 
 def free_bytes(card: Card, target: Chip) -> int:
-    """Returns the bytes of each device that a run may take now: free bytes, less those outside XLA's pool."""
+    """Returns the bytes that a run can use on each device now: free memory, less BESIDE_BYTES outside XLA's pool."""
     free = [gpu.free_bytes - BESIDE_BYTES for gpu in _gpus_of(card, target)]
     return max(0, min(free, default=card.memory_bytes - BESIDE_BYTES))
 
 
 def _gpus_of(card: Card, target: Chip) -> list[nvidia.Gpu]:
-    """Returns the driver's figures of the GPUs that are used; an empty list if the driver does not answer."""
+    """Returns the driver's data on the GPUs that `target` uses; an empty list if the driver does not answer."""
     return [gpu for gpu in nvidia.gpus() if gpu.kind == card.kind][: target.devices]
 
 
 def held(card: Card, target: Chip) -> str:
-    """Returns the names of processes that hold memory of the used GPUs, as text; empty if none is known."""
+    """Returns the names of processes that hold memory of the GPUs that `target` uses; empty if none is known."""
     return ", ".join(holder for gpu in _gpus_of(card, target) for holder in gpu.holders)
 
 
 def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
-    """Returns the environment of the process that compiles plans on the card. It limits the allocator to the budget.
+    """Returns environment variables of the process that compiles plans on this machine's GPU within the budget.
 
-    To time plans, the process allocates the whole budget at its start, like training. An allocator that grows has less
-    room for large buffers, and would refuse plans that fit. A process that only compiles allocates nothing in advance.
+    To time plans (`measure`), the process allocates the budget at its start, like training: an allocator that grows has
+    less room for large buffers, and plans that fit would fail. To only compile, it allocates nothing in advance.
     """
     share = min(1.0, budget_bytes / card.memory_bytes)
     environ = environment.on_card(share, pinned_bytes=pinned_at_most()) | _visible(target, card)
@@ -124,13 +124,13 @@ def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure:
 
 
 def pinned_at_most(planned_host: HostLedger | None = None) -> int:
-    """Returns the limit, in bytes, for host memory that XLA pins for a card and does not free.
+    """Returns the limit, in bytes, for host memory that XLA pins (page-locks) for an accelerator and does not free.
 
-    XLA pins more than a step requests, in powers of two. So the limit is the host's budget, or the machine's memory,
-    less the rest of the process. It is at least the plan's pinned bytes.
+    XLA rounds requests up to powers of two. So the limit is the host's memory budget, or else the machine's memory,
+    less the planned memory of the rest of the process. It is at least the plan's pinned bytes.
 
     Args:
-        planned_host: Ledger of the host in the plan; None before there is a plan.
+        planned_host: Planned bytes of host memory; None before there is a plan.
     """
     available = host.available_bytes()
     of_machine = available - host.margin_bytes(available)
@@ -146,7 +146,7 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:
-    """Returns the environment variable that limits JAX to the GPUs of a plan; empty if the plan uses all GPUs."""
+    """Returns the environment variable that limits JAX to as many GPUs as a plan uses; empty if it uses all GPUs."""
     if card.devices <= target.devices:
         return {}
     theirs = [name for name in os.environ.get(JAX_VISIBLE, "all").split(",") if name != "all"]
@@ -164,18 +164,18 @@ def training_environment(
     one_heap: bool = True,
     planned_host: HostLedger | None = None,
 ) -> dict[str, str]:
-    """Returns the environment of the training process.
+    """Returns environment variables of the training process.
 
-    On a GPU the environment limits JAX's allocator to the budget. A TPU's allocator has no limit.
+    On a GPU they limit JAX's allocator to the budget. A TPU's allocator has no limit.
 
     Args:
         target: Chip that the run is planned for.
         card: Accelerator to train on; None for the CPU, and for one of several processes.
         budget_bytes: Budget of the plan.
         say: Function that is called with a warning if the accelerator differs from the chip of the plan.
-        devices: Number of devices that JAX makes of the CPU.
-        one_heap: Whether the threads of a process that trains on the CPU share one heap.
-        planned_host: Ledger of the host in the plan.
+        devices: Number of CPU devices for JAX.
+        one_heap: Whether the threads of a process that trains on the CPU share one heap of malloc.
+        planned_host: Planned bytes of host memory.
     """
     if card is None:  # the CPU, or one of several processes, which already has its environment
         return environment.for_processes("cpu", devices=devices, one_heap=one_heap)

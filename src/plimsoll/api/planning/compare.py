@@ -1,7 +1,7 @@
 """Plans of one recipe for several chips: `plimsoll plan --compare`.
 
-All plans have the recipe's effective batch. They differ in the speed of a step and in the memory left. Prices come from
-the user alone.
+All plans have the recipe's effective batch size. They differ in step time and in the memory that stays free. The user
+gives the prices.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from plimsoll.report.compared import ComparedChip
 def compare(
     question: Question, names: Sequence[str], prices: Mapping[str, float], say: Say = quiet
 ) -> list[ComparedChip]:
-    """Returns a row for each chip, with its plan or the reason why there is none.
+    """Returns a table row for each chip, with its plan or the reason why there is none.
 
     Args:
-        question: The user's question. Its chip is replaced.
+        question: The user's planning request. Its chip is replaced.
         names: Names of chips.
         prices: Prices per hour, by the name of the chip.
         say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: A name is not that of a chip. Nothing was planned then.
+        RecipeError: A name is not in the list of chips. Nothing is planned then.
     """
     platforms = {name: chips.chip(name).platform for name in names}
     rows: list[ComparedChip] = []
@@ -44,7 +44,7 @@ def compare(
 
 
 def row_of(question: Question, say: Say) -> ComparedChip:
-    """Returns the row of the question's chip, with its plan or the reason why there is none."""
+    """Returns the table row of the requested chip, with its plan or the reason why there is none."""
     assert question.chip is not None
     row = ComparedChip(chip=question.chip, rate_unit=question.recipe.spec.rate_unit)
     try:
@@ -65,7 +65,7 @@ def chips_named(text: str) -> list[str]:
 
 
 def prices_named(text: str | None, names: Sequence[str]) -> dict[str, float]:
-    """Returns prices per hour by chip, from text like `h200=3.5,rtx4090=0.4`. Raises RecipeError for other chips."""
+    """Returns prices per hour by chip, from text like `h200=3.5`. Raises RecipeError for a chip not in `names`."""
     prices: dict[str, float] = {}
     for part in text.split(",") if text else ():
         chip, equals, value = (word.strip() for word in part.partition("="))

@@ -1,4 +1,4 @@
-"""Search for the fastest plan that fits, or for the smallest plan, from a question, a place and prepared data.
+"""Search for the fastest plan that fits, or the smallest plan, from a request, chip, budgets and facts about the data.
 
 Imports no JAX, because plans are compiled in other processes.
 """
@@ -42,9 +42,9 @@ from plimsoll.units import parse_seconds
 WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
 """Default time limit of planning in seconds, by platform."""
 PATIENCE = 10
-"""Ratio of the time limit of a single answer to the time limit of planning. A later answer counts as failed."""
+"""Time limit of a compile process's answer, as a multiple of planning's limit. Later answers count as failed."""
 MOST_SECONDS = 24 * 3600.0
-"""Largest time limit of planning in seconds, because timers accept no arbitrary numbers."""
+"""Largest time limit of planning in seconds, because timers do not accept arbitrarily large numbers."""
 UNMEASURED = Rates(
     flops=dict.fromkeys(get_args(Precision), 1.0),
     copy_bytes=1.0,
@@ -53,23 +53,23 @@ UNMEASURED = Rates(
     source="none",
     host_link_bytes=1.0,
 )
-"""Rates of a chip whose rates are not measured yet. With these rates no lever is refused."""
+"""Placeholder for the speeds of a chip that is not measured yet. With it, the planner rejects no lever."""
 UNKNOWN_STEPS = 10_000
-"""Steps of the learning rate schedule if the length of training is unknown. The number changes no bytes."""
+"""Steps of the learning-rate schedule if the length of training is unknown. The number does not affect memory."""
 
 
 def find_plan(question: Question, place: Place, data: Prepared | None = None, say: Say = quiet) -> Planned:
     """Returns the fastest plan that fits. Allocates no arrays, unless `question.measure`.
 
     Args:
-        question: The user's question.
+        question: The user's planning request.
         place: Place of the plan: chip, devices and budget.
-        data: Facts about prepared data; None to plan without reading the data.
+        data: Facts about the data; None to plan without reading it.
         say: Function that is called with progress messages.
 
     Raises:
         BudgetError: No plan fits. The message has the smallest plan and changes that would help.
-        RecipeError: A pinned lever is impossible.
+        RecipeError: A value that the user set for a memory-saving option is impossible.
     """
     return _find(question, place, data, say, smallest=False)
 
@@ -96,7 +96,7 @@ def _find(question: Question, place: Place, data: Prepared | None, say: Say, *, 
 
 
 def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) -> bool:
-    """Returns True if a plan may fit all the same: no plan compiled, or the estimated bytes may be too high."""
+    """Returns True if a plan may fit despite the refusal: no plan compiled, or the estimated bytes may be too high."""
     if refusal.floor_bytes is None:
         return True
     _, (least, _) = estimates_compared(problem.devices)
@@ -104,7 +104,7 @@ def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) 
 
 
 def explained(planned: Planned, question: Question, place: Place, compiler: SpokenPool) -> Planned:
-    """Returns the plan with derived facts: an estimate's range, the checkpoints' bytes, the reason against cuDNN."""
+    """Returns the plan with added facts: an estimate's range, bytes of checkpoints, why not cuDNN's attention."""
     static = compiler.static()
     head_width = question.recipe.hints.head_width
     why_not_cudnn = ""
@@ -136,10 +136,11 @@ def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = W
 
 
 def problem_of(question: Question, place: Place, data: Prepared | None) -> Problem:
-    """Returns the problem for the search, from the question, the recipe, the chip and the data.
+    """Returns the input of the search (`Problem`), from the request, the chip and the data.
 
     Raises:
-        RecipeError: A pinned lever is impossible. For a chip without known rates, any precision is allowed here.
+        RecipeError: A value that the user set for a lever is impossible. If the chip's speed is unknown, every
+            precision is accepted here.
     """
     recipe, chip = question.recipe, place.chip
     pins = dict(question.pins)
@@ -186,7 +187,7 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
 
 
 def depth_of(question: Question, place: Place) -> Depth:
-    """Returns the accuracy with which to determine the bytes of a run outside its step."""
+    """Returns the method to find memory outside the training step, as of evaluation: traces, compiles or a trial."""
     if place.chip.platform != "cpu":
         return "compile"
     if place.chip.hosts > 1:
@@ -195,7 +196,7 @@ def depth_of(question: Question, place: Place) -> Depth:
 
 
 def _require_possible_pins(problem: Problem, rates: Rates) -> None:
-    """Raises RecipeError if a pinned lever leaves no plan to try."""
+    """Raises RecipeError if the user set a lever (memory-saving option) so that no plan is left to try."""
     micro_batches(problem)
     for lever in LEVERS.values():
         if lever.name in problem.pins:
@@ -203,7 +204,7 @@ def _require_possible_pins(problem: Problem, rates: Rates) -> None:
 
 
 def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> tuple[dict[int, dict[str, int]], str]:
-    """Returns the bytes of the data on the host, by prefetch depth and component, and advice that reduces them."""
+    """Returns host bytes of the data, by number of prefetched batches and component, and advice to reduce them."""
     recipe = question.recipe
     by_depth: dict[int, dict[str, int]] = {}
     advice = ""
@@ -221,9 +222,9 @@ def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> t
 
 @contextmanager
 def compilers(question: Question, place: Place, data: Prepared | None, say: Say) -> Generator[SpokenPool]:
-    """Yields compile processes with cached answers, and stops them at the end.
+    """Yields a pool of compile processes with cached answers, and stops the processes at the end.
 
-    The time limit of an answer is PATIENCE times that of planning, but at least LONGEST_ANSWER.
+    The time limit of an answer is PATIENCE times that of planning, but at least LONGEST_ANSWER seconds.
     """
     cache, limit = cache_folder(), limit_bytes()
     recipe = to_dict(question.recipe)
@@ -247,28 +248,28 @@ def compilers(question: Question, place: Place, data: Prepared | None, say: Say)
 
 
 def compile_process(place: Place, subject: Subject, say: Say, *, measure: bool = False) -> CompileProcess:
-    """Returns command and environment of the process that compiles for a place.
+    """Returns the subject, environment variables and Python of the process that compiles plans.
 
     Args:
-        place: Place with the chip.
+        place: Chip, budget and accelerator of the plans.
         subject: Recipe and step to compile. The chip and its compiler are added.
         say: Function that is called with a message if the chip's compiler is not installed.
         measure: Whether plans are also timed.
     """
     chip, card = place.chip, place.card
 
-    # The CPU of this machine. One process compiles for the CPU devices of all training processes.
+    # For the CPU of this machine, one process compiles for the CPU devices of all training processes.
     if chip.platform == "cpu":
         variables = environment.for_processes("cpu", devices=chip.devices, one_heap=False)
         return CompileProcess(subject, variables)
 
-    # A GPU of this machine, which compiles and times plans itself.
+    # For a GPU of this machine, the process uses the GPU to compile and time plans.
     if card is not None and chip.platform == "cuda":
         packages = tuple(toolchains.packages(sys.executable))
         subject = dataclasses.replace(subject, chip=chip, card=card, compiler=packages)
         return CompileProcess(subject, cards.compile_environment(chip, card, place.budget_bytes, measure=measure))
 
-    # A chip that is not in this machine, with its compiler if that is installed.
+    # For a chip that is not in this machine, the process uses the chip's compiler if installed.
     variables = environment.for_processes(chip.platform, one_heap=False)
     python = toolchains.python_for(chip.platform)
     if python is None:

@@ -1,9 +1,9 @@
 """The largest value of an option that fits a budget: `plimsoll plan --largest` and `plimsoll.plan(..., largest=...)`.
 
-A value fits if its smallest plan fits. Bytes grow almost linearly with the value. So the next value to try lies on a
-line through two values whose bytes are known, and every third time halfway between the bounds. Most values are planned
-with the levers of a nearby value's smallest plan, at one compile each. The value after the largest is planned with all
-levers free, so that it does not fit with any levers.
+A value fits if its smallest plan fits. Memory grows almost linearly with the value. So the next value to try is where a
+line through two known points meets the budget; every third time it is halfway between the bounds. Most values reuse the
+levers (memory-saving options) of a nearby value's smallest plan, which takes one compile. The first value above the
+answer is planned with all levers free, to show that no levers make it fit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ WITHIN = {"cpu": 240.0, "cuda": 420.0, "tpu": 900.0}
 LEAST_SECONDS = 5.0
 """Shortest time limit of one plan, in seconds."""
 FURTHEST = 16
-"""Largest ratio of the next value to the largest value planned so far."""
+"""Largest ratio of the next value to try to the largest value planned so far."""
 NEAR = 3
-"""Largest ratio of two values that may be planned with the same levers."""
+"""Largest ratio of two values that may be planned with the same memory-saving options."""
 
 
 def find_largest(
@@ -41,9 +41,9 @@ def find_largest(
     """Returns the plan of the largest value that fits. Its `largest_found` describes the search.
 
     Args:
-        question: The user's question. The search begins at the recipe's own value.
+        question: The user's planning request. The search begins at the recipe's own value.
         place: Place of the plan: chip, devices and budget.
-        option: Name of the option, with hyphens or underscores.
+        option: Name of the option to maximise, with hyphens or underscores.
         say: Function that is called with progress messages.
         clock: Clock in seconds.
 
@@ -79,7 +79,7 @@ def find_largest(
 
 @dataclass
 class _Search:
-    """State of the search for a value. The values of the option are numbered in rising order."""
+    """State of the search for the largest value. A value's number is its index in `values.rising`."""
 
     question: Question
     place: Place
@@ -89,13 +89,13 @@ class _Search:
     deadline: float
     trials: dict[int, TriedValue] = field(default_factory=dict)
     plans: dict[int, Planned] = field(default_factory=dict)
-    """Number of a value to its smallest plan, if it has a plan."""
+    """Smallest plan of each value, by the value's number."""
     history: list[TriedValue] = field(default_factory=list)
     """All values in the order in which they were tried."""
     levers: dict[str, Any] = field(default_factory=dict)
-    """Levers of the last plan that was searched with all levers free."""
+    """Memory-saving options of the latest plan that was searched with all of them free."""
     levers_of: int = 0
-    """Value of the last plan that was searched with all levers free; 0 before the first."""
+    """Value of the latest plan that was searched with all levers free; 0 before there is one."""
 
     @property
     def is_late(self) -> bool:
@@ -106,23 +106,23 @@ class _Search:
         return max(LEAST_SECONDS, self.deadline - self.clock())
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the bounds of the search: the largest number that fits, and the smallest tried number above it.
+        """Returns the numbers (indices) of two values: the largest that fits, and the smallest tried one above it.
 
-        If none fits the first is -1. If none above it was tried, the second is the number of values.
+        The first is -1 if no value fits. The second is the count of values if no larger one was tried.
         """
         below = max((number for number, trial in self.trials.items() if trial.fits), default=-1)
         above = min((number for number in self.trials if number > below), default=len(self.values.rising))
         return below, above
 
     def guess(self, below: int, above: int) -> int:
-        """Returns the number of the value to plan next, between the bounds."""
-        # Halfway between the bounds: every third time, and if the bytes of the upper bound are unknown.
+        """Returns the number (index) of the value to plan next, between the bounds `below` and `above`."""
+        # Choose the middle of the bounds every third time, and if the bytes of the upper bound are unknown.
         beyond = self.trials.get(above)
         is_third = len(self.history) % 3 == 0
         if beyond is not None and (is_third or beyond.needed_bytes is None):
             return (below + above) // 2
 
-        # The value that would need the whole budget, by a line through the two values nearest to the budget.
+        # Else take the line through the two values with bytes nearest to the budget, and its value at the budget.
         budget = self.place.budget_bytes
         sizes = {trial.value: trial.needed_bytes for trial in self.trials.values() if trial.needed_bytes is not None}
         first, *others = sorted(sizes, key=lambda value: abs(sizes[value] - budget))
@@ -136,7 +136,7 @@ class _Search:
         return max(below + 1, min(number, above - 1))
 
     def plan(self, number: int, *, free: bool = False) -> None:
-        """Plans a value with the levers of a nearby value's plan, if there is one and levers need not be `free`."""
+        """Plans a value and records the result. Reuses the levers of a nearby value's plan, unless `free` is set."""
         value = self.values.rising[number]
         is_near = self.levers_of and abs(math.log(value / self.levers_of)) <= math.log(NEAR)
         levers = self.levers if is_near and not free else {}
@@ -149,7 +149,7 @@ class _Search:
         self.history.append(trial)
 
     def trial(self, number: int, levers: dict[str, Any]) -> TriedValue:
-        """Returns the result of planning a value with given levers. Without levers, the search chooses all of them."""
+        """Returns the result of planning a value with these levers. If there are none, the planner chooses them."""
         value = self.values.rising[number]
         try:
             question = self.question_of(number)
@@ -175,7 +175,7 @@ class _Search:
         )
 
     def question_of(self, number: int) -> Question:
-        """Returns the question with a value of the option. Raises RecipeError if the recipe refuses the value."""
+        """Returns the request with a value for the option. Raises RecipeError if the recipe rejects the value."""
         recipe = self.question.recipe.replace(**{self.values.option: self.values.rising[number]})
         _ = recipe.hints  # raises RecipeError for sizes that contradict one another
         pins = dict(self.question.pins)
@@ -200,7 +200,7 @@ class _Search:
 
 
 def _answer(search: _Search, number: int) -> Planned:
-    """Returns the plan of the largest value, with the limit that keeps the value from being larger."""
+    """Returns the plan of the largest value, with the reason why no larger value was found."""
     values, beyond = search.values, search.trials.get(number + 1)
     bounded_by, reason = _bound(search, number)
 
@@ -225,7 +225,7 @@ def _answer(search: _Search, number: int) -> Planned:
 
 
 def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "recipe", "time"], str]:
-    """Returns the limit of the largest value, as a word and as a clause."""
+    """Returns the reason why no larger value was found, as a word and as a clause for messages."""
     values, beyond = search.values, search.trials.get(number + 1)
     needed = f"{_in_mib(search.trials[number].needed_bytes)} of {_in_mib(search.place.budget_bytes)}"
     if number + 1 == len(values.rising):
@@ -241,7 +241,7 @@ def _bound(search: _Search, number: int) -> tuple[Literal["bytes", "option", "re
 
 
 def _refuse(search: _Search) -> NoReturn:
-    """Raises BudgetError for the smallest value, which does not fit."""
+    """Raises BudgetError, because not even the smallest value fits."""
     least = search.trials[0]
     why = least.refused
     if least.needed_bytes is not None:

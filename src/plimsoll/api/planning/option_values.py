@@ -1,4 +1,4 @@
-"""Values of an option that `plan --largest` tries (largest.py): whole numbers, multiples, or numbers of two digits."""
+"""Values of an option that `plan --largest` may try: integers, multiples, or numbers with two significant digits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll.recipes.parts import MOST_EXAMPLES
 from plimsoll.recipes.recipe import Recipe
 
 STEPS = {"target_params": 0, "batch_size": 1, "seq_len": 128, "lora_rank": 1}
-"""Option that `plan --largest` can maximise to the step between its values; 0 for numbers of two digits."""
+"""Options that `plan --largest` can maximise, with the difference between values; 0 for two significant digits."""
 TWO_DIGITS = [digits * 10**zeros for zeros in range(11) for digits in range(10, 100)]
 """Numbers with two significant digits, in rising order."""
 
@@ -24,7 +24,7 @@ class Values:
     rising: Sequence[int]
     """Values in rising order."""
     why_most: str
-    """Reason why the last value is the largest, as the predicate of a sentence."""
+    """Phrase for messages: the reason why no value above the largest of `rising` is tried."""
 
     @property
     def flag(self) -> str:
@@ -42,7 +42,7 @@ def options_with_values(recipe: Recipe) -> tuple[str, ...]:
 
 
 def values_of(recipe: Recipe, option: str, *, devices: int = 1) -> Values:
-    """Returns the values of an option to try.
+    """Returns the values of an option that `plan --largest` may try.
 
     Args:
         recipe: The recipe.

@@ -1,4 +1,4 @@
-"""Levers that the user sets, one by one or by `--plan FILE`. Refuses wrong values, and values without an effect."""
+"""Memory-saving options ("levers") that the user sets, one by one or by `--plan FILE`: checks of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_plan_file(path: str) -> Planned:
     """Returns the plan in a file: the output of `plimsoll plan --json`, or a run's plan.json.
 
     Raises:
-        RecipeError: The file cannot be read, is not a plan, or has a refusal instead of a plan.
+        RecipeError: The file cannot be read, is not a plan, or says that no plan fits.
     """
     try:
         content = json.loads(Path(path).expanduser().read_text("utf-8"))
@@ -36,7 +36,7 @@ def read_plan_file(path: str) -> Planned:
 
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the value of every lever in the plan file at `path`. The file's bytes are not used.
+    """Returns the value of every lever in the plan file at `path`. Predicted bytes in the file are ignored.
 
     Raises:
         RecipeError: The file is not a plan, has another effective batch than the recipe, or contradicts `pins`.
@@ -58,7 +58,7 @@ def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, A
 
 
 def require_levers(pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError if a pin does not name a lever, or the lever cannot have its value."""
+    """Raises RecipeError if a key of `pins` is no lever (memory-saving option), or the lever cannot have the value."""
     for name, value in pins.items():
         if name not in LEVERS:
             names = names_in_words(LEVERS, all_of_them="docs/all-levers.md")
@@ -70,7 +70,7 @@ def require_levers(pins: Mapping[str, Any]) -> None:
 
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError if a pinned value would have no effect for `recipe`."""
+    """Raises RecipeError if the value of a lever in `pins` would have no effect for `recipe`."""
     supported = recipe.hints.levers
     for name, lever in LEVERS.items():
         if name in pins and (missing := lever.missing(pins[name], supported)):

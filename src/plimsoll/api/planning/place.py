@@ -1,8 +1,8 @@
-"""Place of a plan: the chip, its devices that are used, and the budget of each device.
+"""Place of a plan: the chip, the number of its devices to use, and their memory budgets.
 
-This module refuses chips, meshes, and budgets beyond the chip's memory. The search refuses budgets that no plan fits
-(planner/refusal.py). JAX is not imported. The name of a chip determines its devices, the environment the number of
-devices that JAX makes of a CPU, and a separate process lists the accelerators of this machine (card.py).
+This module raises errors for invalid chips and meshes, and for budgets above the chip's memory. The search raises
+errors for budgets that no plan fits (planner/refusal.py). JAX is not imported. The number of devices follows from the
+chip's name, or on a CPU from environment variables. A separate process lists this machine's accelerators (card.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """Mesh of devices. Each device has its own rows of a batch, and `fsdp` neighbours share one copy of the state."""
+    """Mesh of `data` x `fsdp` devices. Each takes a part of a batch; `fsdp` neighbours split a copy of the state."""
 
     data: int
     fsdp: int
@@ -44,30 +44,29 @@ class Mesh:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Place of a plan: the chip with its used devices, and the budgets."""
+    """Place of a plan: the chip with the number of devices to use, and the memory budgets."""
 
     chip: Chip
     """Chip with the number of devices and hosts that are used."""
     budget_bytes: int
     """Budget of each device, in bytes."""
     host_budget_bytes: int | None = None
-    """Budget of each host beside its accelerators, in bytes; None on a CPU, or if it is unknown."""
+    """Host memory budget of each machine with accelerators, in bytes; None on a CPU, or if it is unknown."""
     card: Card | None = None
-    """Accelerator of this machine that compiles and times the plans; None without one, or for another chip."""
+    """This machine's accelerator, if it is the chip; None for a CPU, a chip elsewhere, and several processes."""
     mesh: Mesh | None = None
     """Mesh that the user requested; None to let the planner choose `fsdp`."""
     reserve_bytes: int = 0
-    """Margin in bytes beyond the prediction, after overruns of the run."""
+    """Safety margin in bytes above the predicted peak, if the run has exceeded its budget before."""
 
 
 def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains: bool = False) -> Place:
-    """Chooses where a plan runs: the chip, the mesh and the memory budgets for the user's question.
+    """Chooses where a plan runs: the chip, the mesh and the memory budgets for the user's request.
 
     Args:
-        question: The user's question.
+        question: The user's planning request.
         say: Function that is called with each choice and its reason.
-        processes: Number of processes that train together. On CPUs each process adds as many devices as JAX makes
-            of this CPU.
+        processes: Number of processes that train together. Each adds the devices that JAX makes of this CPU.
         trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.
 
     Raises:
@@ -100,7 +99,7 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
 
 
 def chip_named(name: str) -> Chip:
-    """Returns the chip with a name: one of `plimsoll chips`, or an unlisted GPU of this machine."""
+    """Returns the chip called `name`: one of `plimsoll chips`, or an unlisted GPU of this machine."""
     try:
         return chips.chip(name)
     except RecipeError:
@@ -115,7 +114,7 @@ def chip_named(name: str) -> Chip:
 def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Path("/")) -> Chip:
     """Returns the default chip: this machine's accelerator, or else its CPU.
 
-    Of several equal GPUs, it has the largest number that splits the batch equally.
+    With several equal GPUs, the chip has the largest number of them that divides the batch equally.
 
     Args:
         say: Function that is called with the choice and its reason.
@@ -147,7 +146,7 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
 
 
 def _slice_of(card: Card) -> Chip:
-    """Returns the chip of the TPU slice with one host that this machine has. Raises RecipeError if none is listed."""
+    """Returns the listed slice that matches this machine's TPUs, with one host. Raises RecipeError if none does."""
     family = cards.TPU_FAMILIES.get(card.kind)
     for chip in chips.chips():
         if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
@@ -159,9 +158,9 @@ def _slice_of(card: Card) -> Chip:
 
 
 def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
-    """Returns a chip of this machine's GPUs: as many as the mesh has, or the most that split the batch equally.
+    """Returns this machine's GPUs as a chip: as many as the mesh has, or the most that divide the batch equally.
 
-    It has one GPU if the rate of links between the GPUs is unknown.
+    The chip has only one GPU if the speed of links between the GPUs is unknown.
     """
     one, listed = _chip_of(card), chips.chip_called(card.kind)
     if listed is None or not listed.link_bandwidth:
@@ -172,7 +171,7 @@ def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
 
 
 def _chip_of(card: Card) -> Chip:
-    """Returns the catalogue's chip of a GPU, or for an unlisted GPU a chip without rates, which are measured later."""
+    """Returns the listed chip of a GPU, or for an unlisted GPU a chip without speeds, which are measured later."""
     listed = chips.chip_called(card.kind)
     if listed is not None:
         return chips.chip(listed.name)
@@ -193,7 +192,7 @@ def _chip_of(card: Card) -> Chip:
 
 
 def card_here(chip: Chip) -> Card | None:
-    """Returns this machine's GPU if it is of the chip's kind and there are as many as the chip has; else None."""
+    """Returns this machine's GPU if it is of the chip's kind and the machine has enough of them; else None."""
     if chip.platform != "cuda" or cards.platform_here()[0] != "cuda":
         return None
     try:
@@ -232,15 +231,15 @@ def require_card(chip: Chip) -> Card | None:
 
 
 def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
-    """Raises RecipeError if the chip is not in this machine and either must time plans or has no known rates."""
+    """Raises RecipeError if the chip is not in this machine, and `measure` is set or the chip's speed is unknown."""
     if card is not None or chip.platform == "cpu":
         return
     if measure:
         raise RecipeError(f"--measure times plans on the chip at hand, and {chip.name} is not here: leave it out")
     if not chip.flops:
         raise RecipeError(
-            f"{chip.name} is in no list of chips, and JAX cannot use as many of them here, so its rates are not known."
-            " Add it to a chip file (docs/chips.md)"
+            f"{chip.name} is in no list of chips, and JAX cannot use that many of them here to measure them. Add it to"
+            " a chip file (docs/chips.md)"
         )
 
 
@@ -272,10 +271,10 @@ def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: i
     """Returns the chip with the number of devices and hosts that a run uses.
 
     An accelerator's name includes its number of devices. On a CPU the run uses the devices of the mesh, or without a
-    mesh the largest number that splits a micro-batch equally.
+    mesh the largest number that divides a micro-batch equally.
 
     Raises:
-        RecipeError: The mesh needs devices that do not exist, cannot split a batch equally, or contradicts a lever.
+        RecipeError: The mesh needs devices that do not exist, cannot divide a batch equally, or contradicts --fsdp.
     """
     is_cpu = chip.platform == "cpu"
     here = cpu_devices() * processes if is_cpu else chip.devices
@@ -287,13 +286,13 @@ def with_devices(chip: Chip, question: Question, mesh: Mesh | None, processes: i
         parts = question.batch // question.recipe.hints.normalised_together
         devices = max((n for n in range(processes, here + 1, processes) if parts % n == 0), default=processes)
 
-    # A CPU or GPU has one host for each process. The name of a TPU slice includes its hosts.
+    # On CPUs and GPUs each process counts as one host. The name of a TPU slice determines its number of hosts.
     is_shared = is_cpu or (chip.platform == "cuda" and devices % processes == 0)
     return replace(chip, devices=devices, hosts=processes if is_shared else chip.hosts)
 
 
 def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, processes: int) -> None:
-    """Raises RecipeError if the mesh contradicts --fsdp, cannot split a batch equally, or has other devices."""
+    """Raises RecipeError if the mesh contradicts --fsdp, cannot divide a batch equally, or has a wrong size."""
     fsdp = question.pins.get("fsdp", mesh.fsdp)
     if fsdp != mesh.fsdp:
         raise RecipeError(
@@ -320,7 +319,7 @@ def _require_mesh(mesh: Mesh, question: Question, chip: Chip, here: int, process
 
 
 def cpu_devices() -> int:
-    """Returns the number of devices that JAX makes of the CPU in one process; 1 by default."""
+    """Returns the number of CPU devices that JAX has in one process; 1 by default."""
     count = whole_number(os.environ.get(CPU_DEVICES, ""))
     if count is not None:
         return max(1, count)
@@ -353,10 +352,10 @@ def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: in
 
 
 def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = None, say: Say = quiet) -> int:
-    """Returns the budget of one device in bytes.
+    """Returns the memory budget of one device in bytes.
 
-    By default it is the available memory: on a CPU less a margin for other processes, and for a chip that is not in
-    this machine all memory that a run can use.
+    By default it is the free memory: on a CPU less a margin for other processes, and for a chip that is not in this
+    machine all memory that a run can use.
 
     Args:
         memory: Budget that the user requested; None for the default.
@@ -380,7 +379,7 @@ def budget_bytes(memory: str | float | None, chip: Chip, card: Card | None = Non
 
 
 def _budget_typed(text: str | float, option: str, say: Say) -> int:
-    """Parses the budget of an option, and prints its interpretation if that is not obvious."""
+    """Parses the value of a memory option. Prints the interpretation of an ambiguous unit, as in 2G."""
     budget = parse_budget(text, option=option)
     if read := as_read(text):
         say(f"{option} {read}")
@@ -388,7 +387,7 @@ def _budget_typed(text: str | float, option: str, say: Say) -> int:
 
 
 def _most_bytes(chip: Chip, card: Card | None) -> int:
-    """Returns the most bytes of an accelerator's device that a run can use."""
+    """Returns the largest number of bytes that a run can use on one device of an accelerator."""
     return chip.memory_bytes if card is None else min(chip.memory_bytes, card.memory_bytes)
 
 
@@ -408,7 +407,7 @@ def _available_bytes(chip: Chip, card: Card | None, say: Say) -> int:
 
 
 def _host_budget(host_memory: str | float | None, chip: Chip, say: Say) -> int | None:
-    """Returns the budget of a host beside its accelerators in bytes; None on a CPU, or if it is unknown."""
+    """Returns the host memory budget of a machine with accelerators in bytes; None on a CPU, or if it is unknown."""
     if chip.platform == "cpu":
         if host_memory is not None:
             raise RecipeError(

@@ -1,4 +1,4 @@
-"""Progress messages of planning, printed after a silence."""
+"""Progress messages during planning, printed after some seconds without another message."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ DOING: Mapping[Verb, str] = {
     "trace": "tracing",
     "measure": "timing",
 }
-"""Verb of a request to the words of its progress message. The words for `analyse` depend on the compiler."""
+"""Words of progress messages, by verb of a request to a compile process. `analyse` has no fixed words."""
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",
     "try": "measuring a trial process of",
 }
-"""Depth of a `prepare` request to the words of its progress message."""
+"""Words of progress messages for `prepare` requests, by method to find a run's memory outside the training step."""
 
 
 class SpokenPool(Pool):
-    """Compile processes that print a progress message after each SILENCE seconds without another message."""
+    """Pool of compile processes that prints a progress message after each SILENCE seconds without another message."""
 
     def __init__(self, children: Sequence[Child], say: Say) -> None:
         super().__init__(children)
         self._say = say
         self._last = time.monotonic()
         self._asked: list[tuple[str, float]] = []
-        """Words and start times of the requests under way, the oldest first."""
+        """Progress words and start time of each unanswered request, the oldest first."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._speak, daemon=True)
 
@@ -53,7 +53,7 @@ class SpokenPool(Pool):
         self._thread.join()
 
     def say(self, text: str) -> None:
-        """Prints a message, and restarts the silence after which a progress message is printed."""
+        """Prints a message, and restarts the wait for the next progress message."""
         self._last = time.monotonic()
         self._say(text)
 
@@ -66,7 +66,7 @@ class SpokenPool(Pool):
                 self.say(f"{what}, {now - since:.0f} s so far")
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request. Progress messages may name the request until then."""
+        """Returns the answer to a request. Until then, progress messages may name the request."""
         asked = self._words(request), time.monotonic()
         self._asked.append(asked)
         try:
@@ -75,7 +75,7 @@ class SpokenPool(Pool):
             self._asked.remove(asked)
 
     def _words(self, request: Request) -> str:
-        """Returns the words of a request's progress message, with its plan."""
+        """Returns the progress message for a request, which names the request's plan."""
         doing = PREPARING[request.depth] if request.verb == "prepare" else DOING.get(request.verb, self.doing)
         if not request.plans:
             return doing
