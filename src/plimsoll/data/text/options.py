@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20
-"""Smallest and largest vocabulary of a trained tokenizer. 256 bytes and an end-of-text token are the minimum."""
+"""Smallest and largest vocabulary of a trained tokenizer. The smallest has 256 bytes and an end-of-text token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class NamedText(Options):
     """Text: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set, which is
     streamed."""
     dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default its own default."""
+    """Configuration of a Hugging Face data set. By default the data set's default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
     text_column: str = "text"
@@ -66,7 +66,7 @@ class NamedText(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(NamedText):
-    """Options of `plimsoll prepare longcontext` that determine a packed folder."""
+    """Options of `plimsoll prepare longcontext` that determine the written tokens."""
 
     dataset_id: str
     """Text to pack: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), a Hugging Face data set, which is
