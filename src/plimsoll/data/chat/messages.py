@@ -69,7 +69,7 @@ def _text(content: Any, where: str) -> str:
         kind = part.get("type", "text")
         if kind != "text" or not isinstance(part.get("text"), str):
             raise DataError(
-                f"content of {where} has a part of the type {kind!r}: plimsoll tunes models on text only. Leave the"
+                f"content of {where} has a part of the type {kind!r}: models are tuned on text alone here. Leave the"
                 " record out, or describe the part in words"
             )
     return "".join(part["text"] for part in parts)

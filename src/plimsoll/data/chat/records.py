@@ -91,8 +91,9 @@ class Records:
             missing = [column for column in KINDS[kind] if columns.get(column) is None]
             if missing:
                 raise DataError(
-                    f"{where} has no {' and no '.join(missing)}, and the first record of {self.name} does: all records"
-                    f" of a data set are of one kind ({' and '.join(KINDS[kind])}). Correct it, or split the file"
+                    f"{where} has no {' and no '.join(missing)}, but the first record of {self.name} has: all records"
+                    f" of a data set must have the same columns ({' and '.join(KINDS[kind])}). Correct it, or split the"
+                    " file"
                 )
             yield Record(kind, columns, where)
         if kind is None:

@@ -32,7 +32,7 @@ class File:
 
     path: Path
     format: str
-    """"text", "whole" (the file is one document), "jsonl", "json" (read by chat/records.py) or "parquet"."""
+    """One of text, whole (the file is one document), jsonl, json (read by chat/records.py) and parquet."""
     column: str = "text"
 
     @property
