@@ -57,11 +57,11 @@ class Places(NamedTuple):
     angles: Float[Array, "... length half"]
     """Rotary angle of every position and pair of columns, in radians."""
     window_angles: Float[Array, "... length half"] | None = None
-    """Rotary angles of layers with a window; None for `angles`."""
+    """Rotary angles of layers with a sliding window; None if these use `angles`."""
     segments: Integers | None = None
     """Document number of each position; None if each row is one document."""
     windowed: Bool[Array, ""] | None = None
-    """Whether the window applies to the layer; None if all layers are alike."""
+    """Whether the sliding window applies to the layer; None if all layers are alike."""
 
 
 class StackedBlock(Protocol):

@@ -1,7 +1,7 @@
 """Encodes text on all cores of this machine or of a Ray cluster. Blocks of ids come in the order of the text.
 
 A tokenizer of `tokenizers` releases Python's lock while it works, so threads suffice: each encodes one block.
-Converting its ids to an array holds the lock for a small part of the time.
+Converting the ids to an array holds the lock for a small part of the time.
 
 On a cluster (`--ray ADDRESS`) one process reads the documents and writes the folder. Ray encodes a block again if its
 machine is lost. Every machine of the cluster needs Python with `tokenizers` and NumPy; plimsoll's code is sent to it.

@@ -182,10 +182,10 @@ class Packed:
 
 
 def open_packed(folder: str | Path) -> Packed:
-    """Opens a packed folder.
+    """Opens a packed folder, which holds tokenised text.
 
     Raises:
-        DataError: The folder is no packed folder, is not finished, or has a damaged meta.json.
+        DataError: The folder is not a packed folder, is unfinished, or has a damaged meta.json.
     """
     folder = Path(folder).expanduser()
     contents = opened(folder)
@@ -207,7 +207,7 @@ def id_type(vocab_size: int) -> np.dtype:
 
 
 def is_packed(folder: str | Path) -> bool:
-    """Returns True if a folder looks like a packed one, finished or not."""
+    """Returns True if a folder has a shard of token ids, finished or not."""
     folder = Path(folder).expanduser()
     return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
 

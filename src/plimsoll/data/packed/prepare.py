@@ -59,7 +59,7 @@ def build(
         tokenizer = trained_tokenizer(documents, options.vocab_size or DEFAULT_VOCABULARY, say)
     made_with = tokens_of(documents, tokenizer, options=options)
 
-    # Pack the missing shards.
+    # Tokenise the missing shards.
     packing = None
 
     def make(folder: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def build(
 def tokens_of(
     documents: Documents, tokenizer: TextTokenizer, *, options: TextSet | None = None, exact: bool = False
 ) -> Facts:
-    """Returns all facts that determine the ids of a text. They are the key of its packed folder."""
+    """Returns all facts that determine the ids of a text. They identify its folder of ids."""
     named = {} if options is None else asdict(replace(options, tokenizer=None))
     return documents.facts(
         exact=exact,
@@ -94,7 +94,7 @@ def pack(
     encoding: AbstractContextManager[Encoder],
     progress: Progress,
 ) -> Packing:
-    """Fills a packed folder. Complete shards are kept.
+    """Fills a folder with shards of token ids. Complete shards are kept.
 
     Raises:
         DataError: The text changed meanwhile, or no document is left for training.

@@ -24,7 +24,7 @@ METHOD = 3
 
 
 class Piece(NamedTuple):
-    """A document, or a part of one of at most 64 KiB."""
+    """A document of at most 64 KiB, or a part of a longer one."""
 
     text: str
     position: dict

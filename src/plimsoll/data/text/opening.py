@@ -147,7 +147,7 @@ def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
 
 
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:
-    """Returns the documents of files. Names and sizes of the files identify saved positions."""
+    """Returns the documents of files. Saved positions are valid while the files' names and sizes are the same."""
     contents = "\n".join(f"{file.path.relative_to(root)} {file.size()}" for file in files)
     return Documents(files, contents=contents, **options)
 

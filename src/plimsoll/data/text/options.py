@@ -1,4 +1,4 @@
-"""Options that name a text and its tokenizer, for training and for packing.
+"""Options that name a text and its tokenizer, for training and for tokenising.
 
 Imports no NumPy, since the command line reads its options from here.
 """

@@ -290,8 +290,8 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     """Returns the rotary positions of layers with full attention, and of layers with a window.
 
     `rope_scaling` replaces `rope_parameters`, and a `rope_theta` beside them is the default of both. A Gemma 3 has
-    `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes those of full attention, and
-    other entries of `rope_parameters` are not read.
+    `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes the parameters of full
+    attention, and other entries of `rope_parameters` are not read.
     """
     scaling = read.get("rope_scaling") or {}
     parameters = read.get("rope_parameters") or {}

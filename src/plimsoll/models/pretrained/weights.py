@@ -1,7 +1,7 @@
 """Reads published weights of a decoder directly into their stored form (levers/frozen.py).
 
-Memory holds only the stored form and some MiB: a few rows of a tensor are read, transposed, rounded or packed, and
-written into the stack of layers.
+Memory holds only the stored form and some MiB: a few rows of a tensor are read, transposed, rounded or quantised, and
+written into the array of all layers.
 """
 
 from __future__ import annotations
