@@ -27,7 +27,7 @@ class NamedText(Options):
     """Text: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), or a Hugging Face data set, which is
     streamed."""
     dataset_config: str | None = None
-    """Configuration of a Hugging Face data set. By default the data set's default."""
+    """Configuration of a Hugging Face data set. Without it, the data set's default."""
     split: str = "train"
     """Split of a Hugging Face data set."""
     text_column: str = "text"
