@@ -16,22 +16,22 @@ EMBEDDED = (STANDARD_LIBRARY, TALES)
 """Values of `--dataset-id` that need no download."""
 
 FOLDER: ContextVar[Path] = ContextVar("folder", default=Path())
-"""Folder of the user's code that is running. Relative paths of data files are looked up there first."""
+"""Folder of the user's Python file that is running. Relative paths of data files are looked up there first."""
 
 
 def require_sizes(*, least: int = 1, **sizes: int | None) -> None:
-    """Raises RecipeError if an option is below `least`. Keywords are the options' names; None is not checked."""
+    """Raises RecipeError if an option is below `least`. `sizes` maps options to values; None passes the check."""
     for name, value in sizes.items():
         if value is not None and value < least:
             raise RecipeError(f"--{name.replace('_', '-')} must be {least} or more, got {value}")
 
 
 def model_rows(vocab_size: int | None, tokens: int, *, name: str) -> int:
-    """Returns the number of rows of a model's embedding: --vocab-size, or by default the number of ids.
+    """Returns the number of rows of a model's embedding: --vocab-size, or by default `tokens`.
 
     Args:
         vocab_size: Value of --vocab-size.
-        tokens: Number of different ids in the data.
+        tokens: Size of the vocabulary of the data or tokenizer.
         name: Name of the data or tokenizer, for the message.
 
     Raises:
@@ -51,7 +51,7 @@ def cores() -> int:
 
 
 def in_short(problem: Exception, *, kind: bool = False) -> str:
-    """Returns the first 200 characters of an error's text on one line. `kind` puts the error's class before it."""
+    """Returns the first 200 characters of an error's text on one line. `kind` adds the error's class in front."""
     text = " ".join((f"{type(problem).__name__}: {problem}" if kind else str(problem)).split())
     return text if len(text) <= 200 else text[:200] + "..."
 

@@ -1,10 +1,10 @@
-"""The user's own data set: any object with `len()` and `[index]`. Every example is checked against the first.
+"""A user's own data set: a dict of arrays, or any object with `len()` and `[index]`.
 
-    data = {"x": images, "y": labels}      # arrays of one length: example i is their i-th rows
-    data = MyImages("photos/")             # data[i] is a dict of arrays, numbers or booleans; len(data)
+    data = {"x": images, "y": labels}      # arrays of equal length: example i has row i of each
+    data = MyImages("photos/")             # data[i] is a dict of arrays, numbers or booleans
 
-A resumed run finds its place by the index, so a generator raises DataError. 64-bit numbers become 32-bit ones, as
-everywhere in JAX; integers that do not fit raise DataError.
+Every example must have the names, shapes and types of the first. A resumed run finds its place by an index, so a
+generator raises DataError. 64-bit numbers become 32-bit ones, as in JAX; integers that do not fit raise DataError.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from plimsoll.types import COUNTED
 Example = dict[str, np.ndarray]
 
 HANDED_OVER = 256 * 2**10
-"""Bytes of a batch above which a thread reads batches of in-memory arrays ahead. A smaller batch takes 10 to 50 us to
-read, and 60 us to receive from a thread, because of Python's lock (notes, "Small steps").
+"""Largest batch of in-memory arrays, in bytes, that is read without a prefetch thread. Reading it takes 10 to 50 us,
+but receiving it from a thread 60 us, because of Python's lock (notes, "Small steps").
 """
 
 _NARROW = {
@@ -39,7 +39,7 @@ class ExampleSet(Sized):
     called: str
     """Name of the data set in error messages."""
     spec: Mapping[str, tuple[tuple[int, ...], str]]
-    """From the names of an example's arrays to their shape and dtype."""
+    """Dict from the name of each array of an example to the array's shape and dtype."""
 
     @abstractmethod
     def loader(self, *, batch_size: int, seed: int, shuffle: bool, prefetch: int) -> Loader:
@@ -62,8 +62,8 @@ class ExampleSet(Sized):
     def counted(self, batch_size: int) -> Iterator[Example]:
         """Yields batches for evaluation, which hold every example once, in order. All have the same size.
 
-        A batch is a dict from name to NumPy array. Repeated examples pad the last batch. The boolean array "counted"
-        of each batch is False for padding.
+        A batch is a dict from name to NumPy array. Copies of its last example pad the last batch. The boolean array
+        "counted" of each batch is False for padding.
 
         Args:
             batch_size: Examples per batch.
@@ -71,11 +71,11 @@ class ExampleSet(Sized):
 
     @abstractmethod
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the host bytes that reading all examples adds to those of opening the data set."""
+        """Returns the bytes of host memory that reading all examples takes, besides those of opening the data set."""
 
 
 class Examples(ExampleSet, Sequence[Example]):
-    """Examples with one shape and dtype for each name."""
+    """Examples from a user's arrays or object. All have arrays of the same names, shapes and dtypes."""
 
     def __init__(
         self, given: Any, *, called: str, failure: Callable[[str, Exception], Exception] | None = None
@@ -85,7 +85,7 @@ class Examples(ExampleSet, Sequence[Example]):
         Args:
             given: The user's data: a dict of arrays, or an object with `len()` and `[index]`.
             called: Name of the data set in error messages.
-            failure: Builds the error to raise if the user's own code raises; None passes the user's error on.
+            failure: Builds the error to raise, from a text and the error of the user's code; None passes that error on.
         """
         self.called = called
         self._failure = failure
@@ -102,7 +102,7 @@ class Examples(ExampleSet, Sequence[Example]):
         self.spec = _spec(self._read(0))
         plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
         self._rows_are_checked = bool(self._arrays) and all(plain)
-        """True if all data are plain arrays, so that rows need no check of shape and type; not for object arrays."""
+        """True if all data are plain NumPy arrays, not of objects. Then all rows have the same shape and type."""
 
     def __len__(self) -> int:
         return self._count
@@ -136,7 +136,7 @@ class Examples(ExampleSet, Sequence[Example]):
             yield filled_up(self._batch(first + np.arange(count)), count, batch_size)
 
     def _batch(self, indices: np.ndarray) -> Example:
-        """Returns a batch of these examples. Rows of plain arrays are read in one call."""
+        """Returns the batch of the examples with these indices. Rows of plain arrays are read in one call."""
         if self._rows_are_checked:
             try:
                 return {
@@ -170,7 +170,7 @@ class Examples(ExampleSet, Sequence[Example]):
         }
 
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of memory-mapped arrays, which become resident, and in training of the shuffled order."""
+        """Returns the bytes of memory-mapped arrays, whose pages become resident; in training, also of the order."""
         mapped = sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
         return mapped + (order_bytes(len(self)) if training else 0)
 
@@ -204,12 +204,12 @@ def _in_words(spec: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
 
 
 def narrow(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype in which JAX stores these numbers: 64 bits become 32."""
+    """Returns the dtype in which JAX stores numbers of this dtype: 64 bits become 32."""
     return _NARROW.get(dtype, dtype)
 
 
 def narrowed(value: Any, words: str) -> np.ndarray:
-    """Returns numbers in the dtype of JAX: 64 bits become 32. `words` names the value in error messages."""
+    """Returns the numbers as an array of the dtype `narrow` returns. `words` names the value in error messages."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"

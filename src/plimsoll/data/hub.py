@@ -38,7 +38,7 @@ def quieten_retries() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HubStream:
-    """One split of a data set that `datasets.load_dataset` knows: an id on the hub, or a folder."""
+    """One split of a data set that `datasets.load_dataset` can open: an id on the Hugging Face hub, or a folder."""
 
     name: str
     config: str | None
@@ -46,7 +46,7 @@ class HubStream:
     column: str
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading imports."""
+        """Returns the names of modules that reading imports."""
         return ("datasets",)
 
     def size(self) -> None:
@@ -57,14 +57,14 @@ class HubStream:
         return self.open().column_names
 
     def open(self) -> Any:
-        """Opens the stream. Raises DataError if it cannot be streamed or has no such column."""
+        """Opens the stream. Raises DataError if it cannot be streamed or has no column `column`."""
         stream = self._open()
         if stream.column_names and self.column not in stream.column_names:
             raise no_column(self._where, self.column, stream.column_names)
         return stream
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yields all rows with all columns, from the first."""
+        """Yields all rows, with all columns."""
         with self._refusing():
             yield from self._open()
 
@@ -78,7 +78,7 @@ class HubStream:
         return list(files.get(self.split, [])) if isinstance(files, dict) else []
 
     def count_rows(self) -> int | None:
-        """Returns the number of rows by the data set's info; None if the info has no number."""
+        """Returns the number of rows that the data set's info states; None if it states none."""
         import datasets
 
         quieten_retries()
@@ -87,7 +87,7 @@ class HubStream:
         return splits[self.split].num_examples if self.split in splits else None
 
     def read(self, at: dict) -> Iterator[Part]:
-        """Yields the documents after the position `at` in the stream, in pieces."""
+        """Yields the documents after the position `at`, in pieces. An empty `at` is the beginning of the stream."""
         stream = self.open()
         inside = at.get("inside", 0)
         before = at.get("state") or stream.state_dict()
@@ -115,7 +115,7 @@ class HubStream:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns errors of `datasets` (a dozen unrelated classes) into DataError, also in the middle of a stream."""
+        """Raises DataError instead of the dozen error classes of `datasets`, also in the middle of a stream."""
         try:
             yield
         except PlimsollError:

@@ -1,4 +1,4 @@
-"""Threads that process the items of a stream. The results come in the order of the items."""
+"""Processes the items of a stream in threads. Results are yielded in the order of the items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encoding_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
-    """Yields items in blocks with a total size of at least `least`; the last block may be smaller."""
+    """Yields blocks: lists of consecutive items whose `size_of` sums to `least` or more; the last may be smaller."""
     block, size = list[Item](), 0
     for item in items:
         block.append(item)
@@ -40,7 +40,10 @@ def in_blocks(items: Iterable[Item], size_of: Callable[[Item], int], least: int)
 def in_order(
     items: Iterable[Item], submit: Callable[[Item], Callable[[], Result]], ahead: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yields items and their results in order. At most `ahead` results are pending."""
+    """Yields items and their results in order. At most `ahead` results are pending.
+
+    `submit` starts the work on an item, and returns a function that waits for its result.
+    """
     waiting: deque[tuple[Item, Callable[[], Result]]] = deque()
     for item in items:
         waiting.append((item, submit(item)))

@@ -1,8 +1,8 @@
-"""Folders of tokens in the cache. Each is made once, for all runs with the same data and tokenizer.
+"""Folders of tokens in the cache. A folder is made once, for all runs with the same data and tokenizer.
 
-The folder's name is a digest of its facts: other data or another tokenizer has another folder; a copy of the data has
-the same. Each use reads the complete folder and checks its checksums. A damaged folder is made again. A folder may be
-removed at any time: the next run that needs it makes it again.
+A folder's name is a digest of the facts that determine its content. Changed data or another tokenizer gives another
+name, a copy of the data the same. Each use reads the complete folder and compares checksums. A damaged folder is made
+again. Folders may be removed at any time: the next run that needs one makes it again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from plimsoll.units import MIB, format_bytes
 
 Contents = TypeVar("Contents")
 LEAST_FREE = 16 * MIB
-"""Bytes of the disk that are left free."""
+"""Bytes of the disk that a new folder must leave free."""
 MADE_ONCE = "tokens: made once, for all runs with this data and tokenizer, in {folder}"
-"""Line of progress before the work, after the check for room."""
+"""Progress message before a folder is filled."""
 ADVICE = "`plimsoll doctor` shows what the cache holds, and PLIMSOLL_CACHE names another folder"
 
 
@@ -34,7 +34,7 @@ class NotKept(PlimsollError):
 
 
 def kept(name: str) -> Path | None:
-    """Returns the folder of this name and updates its time of use. Returns None if it is absent or damaged."""
+    """Returns the cache's folder of this name and marks it as used now; None if it is absent or damaged."""
     folder = cache.cache_folder() / "tokens" / name
     with suppress(OSError):  # another process may remove the folder meanwhile
         if is_finished(folder) and damage(folder) is None:
@@ -47,15 +47,14 @@ def kept(name: str) -> Path | None:
 def made_once(
     made_with: Facts, make: Make, open_folder: Callable[[Path], Contents], *, continues: bool = False, say: Say
 ) -> Contents:
-    """Opens the cache's folder with these facts; makes it if it is missing. A second process waits for the first.
+    """Opens the cache's folder for these facts; makes it if it is missing. A second process waits for the first.
 
     Args:
         made_with: All facts that determine the content.
-        make: Fills the folder, and returns counts of its content.
-        open_folder: Opens the folder.
-        continues: Whether `make` continues an unfinished folder of a killed process. If `make` raises, the unfinished
-            folder is removed.
-        say: Receives lines before the work.
+        make: Fills the folder, and returns counts of its content. If it raises, the unfinished folder is removed.
+        open_folder: Function from the folder to the returned object.
+        continues: Whether `make` continues an unfinished folder of a killed process.
+        say: Receives progress messages.
 
     Raises:
         DataError: From `make`.
@@ -93,8 +92,8 @@ def require_room(unfinished: Path, name: str, expected: int) -> None:
 
     Args:
         unfinished: The folder, which may hold a part of the ids.
-        name: The user's name of the data.
-        expected: Expected bytes of all ids.
+        name: Name of the data in the error message.
+        expected: Estimated bytes of all ids.
     """
     limit = cache.limit_bytes()
     free, home = free_bytes(unfinished), unfinished.parent

@@ -1,10 +1,11 @@
-"""Endless batches of a stream, or of examples that are read by number. A position in the data is JSON.
+"""Endless batches of a stream, or of examples that are read by index. A position in the data is JSON.
 
     Loader(stream, prefetch=2)
     permuted(read, count, batch_size=64, seed=7, prefetch=2, facts={"examples": count})
 
-Grain reads ahead, and tracks the position of the consumed batches. NumPy permutes the examples of an epoch. Grain's own
-`shuffle` takes 9 to 30 us per example, and of 65,537 or 262,145 examples omits one and repeats another.
+Grain prefetches batches, and tracks the position after the last consumed batch. NumPy permutes the examples of an
+epoch, because Grain's `shuffle` takes 9 to 30 us per example. It also omits one of 65,537 or 262,145 examples, and
+repeats another.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from plimsoll.errors import DataError
 
 Batch = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], Batch]
-"""Function from the numbers of examples to a batch of them."""
+"""Function from the indices of examples to the batch of these examples."""
 
 
 class Stream(grain.IterDataset):
-    """Batches in the fixed order of `walk`. A position in the stream is a few values of JSON."""
+    """Batches in the fixed order of `walk`. A position in the stream is a small dict of JSON values."""
 
     start: ClassVar[Mapping[str, Any]]
     """The position before the first batch."""
 
     def __init__(self, *, facts: Mapping[str, int], name: str = "the data set") -> None:
-        """Takes sizes that identify the data, like {"tokens": 4096}, and the name of the data in error messages.
+        """Stores sizes that identify the data, like {"tokens": 4096}, and the data's name in error messages.
 
-        Every saved position includes the sizes. Restoring a position with other sizes raises DataError.
+        Every saved position includes these sizes. Restoring a position with other sizes raises DataError.
         """
         super().__init__()
         self.facts = dict(facts)
@@ -42,7 +43,7 @@ class Stream(grain.IterDataset):
 
     @abstractmethod
     def walk(self, at: dict[str, Any]) -> Iterator[Any]:
-        """Yields the batches after the position `at`. Updates `at` to the position after a batch before yielding it."""
+        """Yields the batches after the position `at`. Before yielding a batch, sets `at` to the position after it."""
 
     def __iter__(self) -> grain.DatasetIterator:
         return _Walker(self)
@@ -52,7 +53,7 @@ class GroupStream(Stream):
     """Endless batches of rows that are loaded in groups. A batch may hold rows of several groups and two epochs."""
 
     start: ClassVar = {"epoch": 0, "group": 0, "row": 0, "skipped": 0}
-    """`skipped` counts the rows that were left out of all earlier groups."""
+    """The position before the first row. `skipped` counts the rows that were left out in all earlier groups."""
     batch_size: int
     groups: int
     """Groups per epoch."""
@@ -63,11 +64,11 @@ class GroupStream(Stream):
 
     @abstractmethod
     def take(self, first: int, end: int) -> Any:
-        """Returns rows `first` to `end` of the loaded group."""
+        """Returns rows `first` to `end` - 1 of the loaded group."""
 
     @abstractmethod
     def join(self, parts: list[Any]) -> Batch:
-        """Joins results of `take` to a batch."""
+        """Joins results of `take` into a batch."""
 
     def walk(self, at: dict[str, Any]) -> Iterator[Batch]:
         position = dict(at)
@@ -114,7 +115,7 @@ class _Walker(grain.DatasetIterator):
         try:
             return next(self._batches)
         except Exception:
-            # A generator ends once it has raised. The next call uses a new one from the same position.
+            # A generator that raised has ended. The next call uses a new one, from the same position.
             self._batches = self._stream.walk(self._position)
             raise
 
@@ -137,7 +138,7 @@ def _in_words(facts: Mapping[str, int]) -> str:
 
 
 class Loader:
-    """A `types.Source` of a stream's batches. Not thread-safe."""
+    """Iterator over the batches of a stream, with a position that can be saved. Not thread-safe."""
 
     def __init__(self, stream: Stream, *, prefetch: int = 0) -> None:
         """Starts at the first batch. A thread prepares `prefetch` batches in advance; 0 for no thread."""
@@ -145,8 +146,8 @@ class Loader:
         if prefetch:
             batches = ThreadPrefetchIterDataset(stream, prefetch_buffer_size=prefetch)
         self._held = [iter(batches)]
-        # A prefetch thread alive at interpreter exit can abort the process; a finalizer runs before that.
-        # Grain also closes an iterator when it is deleted, and fails once modules are unloaded: `pop` deletes it now.
+        # A prefetch thread that is alive at interpreter exit can abort the process, so a finalizer closes the iterator.
+        # Grain closes a deleted iterator again, which fails once modules are unloaded: `pop` lets it be deleted now.
         self._finalizer = weakref.finalize(self, lambda held: held.pop().close(), self._held)
         self._last_state: dict[str, Any] | None = None
 
@@ -162,22 +163,22 @@ class Loader:
         return self._held[0]
 
     def state(self) -> dict[str, Any]:
-        """Returns the position as JSON below 1 KiB. `restore` continues with the first batch that was not consumed."""
+        """Returns the position, less than 1 KiB of JSON. `restore` continues with the first batch not yet consumed."""
         return self._last_state or self._open().get_state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from a `state`. A stream reads its shuffle buffer again: about a second per million tokens."""
+        """Continues from a result of `state`. A text stream refills its shuffle buffer: a second per million tokens."""
         self._open().set_state(state)
 
     def close(self) -> None:
-        """Stops the prefetch thread and waits for it. May be called twice. `state()` then returns the last position."""
+        """Stops the prefetch thread and waits for it. May be called twice. `state` still returns the last position."""
         if self._held:
             self._last_state = self.state()
         self._finalizer()
 
 
 class Order:
-    """Order of `count` examples: a new permutation in each epoch, or the examples' own order without a `seed`."""
+    """Order of `count` examples: a new permutation in each epoch, or the order of the data without a `seed`."""
 
     def __init__(self, count: int, seed: int | None) -> None:
         self.count = count
@@ -186,7 +187,7 @@ class Order:
         self._numbers = np.arange(count, dtype=np.int32)
 
     def of_epoch(self, epoch: int) -> np.ndarray:
-        """Returns the numbers of all examples, int32, in order. Keeps the newest order (`loader_bytes.order_bytes`)."""
+        """Returns the indices of all examples, int32, in the epoch's order. Caches the order of the newest epoch."""
         if self.seed is not None and epoch != self._epoch:
             self._numbers = np.arange(self.count, dtype=np.int32)
             np.random.default_rng([self.seed, epoch]).shuffle(self._numbers)
@@ -194,7 +195,7 @@ class Order:
         return self._numbers
 
     def numbers(self, place: int, count: int) -> np.ndarray:
-        """Returns the numbers of the `count` examples from `place`, an index into all epochs one after another."""
+        """Returns the indices of `count` examples. `place` is the number of examples before them, in all epochs."""
         parts = []
         while count:
             epoch, first = divmod(place, self.count)
@@ -218,10 +219,10 @@ def permuted(
     """Returns a loader of examples in an `Order`: a batch may hold the end of one epoch and the start of the next.
 
     Args:
-        read: Reads a batch, given the numbers of its examples from 0.
+        read: Reads a batch, given the indices of its examples.
         count: Number of all examples.
         batch_size: Examples per batch.
-        seed: Seed of the orders; None for the examples' own order.
+        seed: Seed of the permutations; None for the order of the data.
         prefetch: Batches that a thread prepares in advance; 0 for no thread.
         facts: Sizes that identify the data (`Stream`).
         name: Name of the data in error messages.

@@ -1,39 +1,39 @@
 """Predicts the host memory of a text loader, without importing the loader.
 
-`estimate_memory_usage` compares the prediction with the published guide's estimate. The guide counts two arrays, inputs
-and labels, of the complete data set or of one batch. A loader also holds a shuffle buffer, batches in flight, the
-tokenizer and its text.
+`estimate_memory_usage` compares the prediction with the estimate of a published guide (docs/guide-tinystories.md). The
+guide counts two arrays, inputs and labels, of the complete data set or of one batch. A loader also holds a shuffle
+buffer, batches in flight, the tokenizer and text.
 """
 
 from plimsoll.errors import RecipeError
 from plimsoll.units import MIB
 
 _ELEMENT = 160
-"""Bytes per window in the shuffle buffer besides the ids: the array object and two list entries."""
+"""Bytes per window in the shuffle buffer besides its token ids: the array object and two list entries."""
 TEXT_IN_FLIGHT = 6 * MIB
-"""Bytes of text, its encodings and the tokenizer's code while a loader streams text (notes, "Text in flight")."""
+"""Bytes of text, encodings and tokenizer code while a loader streams text (notes, "Text in flight")."""
 MOST_THREADS = 8
 """Largest number of threads that encode a stream."""
 THREAD_BYTES = 8 * MIB
-"""Bytes of each encoding thread after the first (measured: 9 MiB for the second, 6 for the third and the fourth)."""
+"""Bytes per encoding thread after the first (measured: 9 MiB for the second, 6 for the third and the fourth)."""
 ENCODED_BEFORE = 2 * MIB
-"""Bytes in place of TEXT_IN_FLIGHT if all text is encoded into memory before the first step."""
+"""Bytes that replace TEXT_IN_FLIGHT if all text is encoded into memory before the first step."""
 READ_FROM_CACHE = 7 * MIB
-"""Bytes in place of TEXT_IN_FLIGHT and the tokenizer's if windows are read from a file of tokens: pages of Grain's and
-NumPy's code that the first batch loads (6.2 to 6.7 MiB measured with batches: notes, "Allowances, measured again")."""
+"""Bytes of Grain's and NumPy's code that the first batch loads, if windows are read from a file of tokens. They replace
+TEXT_IN_FLIGHT and `tokenizer_bytes` (measured with batches: 6.2 to 6.7 MiB; notes, "Allowances, measured again")."""
 READ_PACKED = 3 * MIB
-"""Bytes of the same code in the longcontext recipe, besides its windows (3 to 6.5 MiB measured, notes, "Allowances,
-measured again")."""
+"""Bytes of Grain's and NumPy's code in the longcontext recipe, besides its windows (measured: 3 to 6.5 MiB; notes,
+"Allowances, measured again")."""
 SOURCE_FILES = 2 * MIB
-"""Further bytes for streaming the standard library's source files: their paths, and memory left by opening them. The
-paths of 734 files take 0.5 MiB (notes, "Text in flight")."""
+"""Further bytes if the source files of Python's standard library are streamed: their paths, and heap memory left by
+opening them. The paths of 734 files take 0.5 MiB (notes, "Text in flight")."""
 
 CHUNKS = (1_000, 5_000, 10_000, 50_000)
-"""Numbers of sequences per chunk in the guide's chunked loader."""
+"""Numbers of sequences for the results `chunk_1000`, `chunk_5000`, ... of `estimate_memory_usage`."""
 
 
 def tokenizer_bytes(vocab_size: int) -> int:
-    """Returns the bytes of a loaded byte-level BPE, after the memory used for loading is freed.
+    """Returns the bytes of a loaded byte-level BPE tokenizer, after the memory used for loading is freed.
 
     Measured: 1.6 MiB at 4,096 tokens, 5.5 at 16,384, 13.7 at 50,257 (notes, "A tokenizer in memory").
     """
@@ -41,7 +41,7 @@ def tokenizer_bytes(vocab_size: int) -> int:
 
 
 def order_bytes(examples: int) -> int:
-    """Returns the host bytes of two permutations: at the start of an epoch the last epoch's is still held."""
+    """Returns the host bytes of two permutations: as an epoch starts, the previous epoch's is still in memory."""
     return 2 * 4 * examples
 
 
@@ -58,7 +58,7 @@ def loader_bytes(
 
     In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds, and the
     windows of one under construction. An id takes 2 bytes if `vocab_size` is known and at most 65,536, else 4. The
-    tokenizer, its text and the libraries are not counted.
+    tokenizer, text and libraries are not counted.
     """
     id_bytes = 2 if vocab_size is not None and vocab_size <= 2**16 else 4
     window = (seq_len + 1) * id_bytes + _ELEMENT

@@ -12,12 +12,12 @@ LINE_SECONDS = 2.0
 
 
 class Spoken:
-    """Prints a line every few seconds: words, the completed share and the time left. Quick work prints nothing."""
+    """Prints a line at most every 2 s: words, the completed share and the time left. Quick work prints nothing."""
 
     def __init__(self) -> None:
         self._printed = time.monotonic()
         self._first: tuple[float, float] | None = None
-        """Time and share of the first call with a share. Continued work does not begin at a share of 0."""
+        """Time and completed share at the first call with a share. The share is above 0 if earlier work continues."""
 
     def __call__(self, share: float | None, words: str) -> None:
         now = time.monotonic()

@@ -1,9 +1,9 @@
-"""Reads rows of a `.npy` file of tokens by number, and keeps nothing of the file in memory.
+"""Reads rows of a `.npy` file of tokens by index, and keeps nothing of the file in memory.
 
-A memory map would leave every touched page in the resident set, by which a run on a CPU is measured. After an epoch the
-resident set would hold the complete file: 162 MB of Sudoku-Extreme, about 6 GB of ARC. Positioned reads leave only the
-batch in memory, but are slower: 768 rows of 81 bytes take 1.1 ms, and 0.06 ms (and 78 MiB) with a memory map (one core,
-file in the page cache). The loader's thread hides that time.
+A memory map would leave every touched page in the resident set, which counts as memory of a run on a CPU. After an
+epoch the resident set would hold the complete file: 162 MB of Sudoku-Extreme, about 6 GB of ARC. Positioned reads leave
+only the batch in memory, but are slower: 768 rows of 81 bytes take 1.1 ms, and 0.06 ms (and 78 MiB) with a memory map
+(one core, file in the page cache). The loader's prefetch thread hides that time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLICE_BYTES = 4 * MIB
 
 
 def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
-    """Loads a `.npy` file. Raises DataError for pickled objects, since loading them would run code."""
+    """Loads a `.npy` file. Raises DataError for pickled objects, since loading them could run code."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as problem:
@@ -35,7 +35,7 @@ def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
 
 
 def fill(file: io.FileIO, place: np.ndarray, first: int) -> None:
-    """Fills an array with the bytes of a file from byte `first`. Nothing else of the file stays in memory."""
+    """Fills the array `place` with a file's bytes from byte `first`. Nothing else of the file stays in memory."""
     if os.preadv(file.fileno(), [place.data], first) != place.nbytes:
         raise DataError(
             f"{file.name} ends before byte {first + place.nbytes:,}: it was changed while it was read. Run the same"
@@ -44,7 +44,7 @@ def fill(file: io.FileIO, place: np.ndarray, first: int) -> None:
 
 
 class TokenTable:
-    """A table of tokens on disk, (rows, `seq_len`). Each read checks that tokens are from 0 to `vocab_size` - 1."""
+    """A table of tokens on disk, (rows, `seq_len`). Each read raises DataError for tokens outside the vocabulary."""
 
     def __init__(self, path: Path, *, seq_len: int, vocab_size: int) -> None:
         table = loaded(path, mapped=True)
@@ -63,7 +63,7 @@ class TokenTable:
         return self._rows
 
     def take(self, rows: Int[np.ndarray, " count"]) -> Int32[np.ndarray, "count seq_len"]:
-        """Returns the rows with these numbers, in this order."""
+        """Returns the rows with these indices, in this order."""
         tokens = np.empty((len(rows), self.seq_len), self._dtype)
         with open(self.path, "rb", buffering=0) as file:
             for place, row in zip(tokens, rows.tolist(), strict=True):

@@ -1,17 +1,18 @@
 """A decoder-only language model: computes hidden states and logits from token ids or embeddings.
 
-One decoder serves new and published models: a Llama (Touvron et al. 2023, https://arxiv.org/abs/2302.13971; pre-norm
-RMSNorm, rotary positions, SwiGLU), and options of a shape (shape.py): biases, norms of heads, norms after a part,
-windows, caps and scales. Gemma Team 2024, https://arxiv.org/abs/2403.08295 and https://arxiv.org/abs/2408.00118; 2025,
-https://arxiv.org/abs/2503.19786; Qwen Team 2025, https://arxiv.org/abs/2505.09388.
+One decoder serves new and published models. By default it is a Llama (Touvron et al. 2023,
+https://arxiv.org/abs/2302.13971): pre-norm RMSNorm, rotary positions, SwiGLU. A shape (shape.py) may add biases, norms
+of queries and keys, norms after attention and feed-forward, sliding windows, caps and scales, as in Gemma (2024,
+https://arxiv.org/abs/2403.08295 and https://arxiv.org/abs/2408.00118; 2025, https://arxiv.org/abs/2503.19786) and Qwen
+(2025, https://arxiv.org/abs/2505.09388).
 
-It consists of pure functions over dicts of arrays: `Decoder.init` makes the dicts, `Decoder.hidden` reads them. Kernels
-are (in, out), which is the faster layout on a CPU. Padding must be on the right, where causal attention ignores it.
+All functions are pure: `Decoder.init` returns parameters as dicts of arrays, `Decoder.hidden` reads them. Kernels are
+(in, out), which is the faster layout on a CPU. Padding must be on the right, where causal attention ignores it.
 
-The blocks are stacked along their first axis, and scanned unless `levers.remat.unrolls`. In a scan compile time does
-not depend on the number of layers. One scan has layers with and without a window, with a boolean for each: a Gemma 3
-has 26, 34 or 62 layers in a pattern of 6, and a scan over complete patterns would copy the remaining layers out of the
-stack, and compile six bodies.
+The weights of all blocks are stacked along a first axis. The blocks are scanned, unless `levers.remat.unrolls`, so that
+compile time does not depend on the number of layers. One scan has layers with and without a sliding window, by a
+boolean for each. A Gemma 3 has 26, 34 or 62 layers in a pattern of 6: a scan over complete patterns would copy the
+remaining layers out of the stack, and compile six bodies.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute
 
 INIT_SCALE = 0.02
-"""Standard deviation of a new matrix. For matrices in `INTO_STREAM` it is divided by sqrt(2 layers)."""
+"""Standard deviation of initial weight matrices. For those in `INTO_STREAM` it is divided by sqrt(2 layers)."""
 INTO_STREAM = ("out", "down")
 """Names of kernels whose product is added to the residual stream."""
 FEED_FORWARD = ("feed_norm", "feed_after_norm", "gate", "up", "down")
-"""Names of weights that `Layer.fed` reads."""
+"""Names of the weights of a layer's feed-forward part."""
 
 Stream = Float[Array, "batch length width"]
 Integers = Int[Array, "batch length"]
@@ -56,21 +57,21 @@ class Places(NamedTuple):
     angles: Float[Array, "... length half"]
     """Rotary angle of every position and pair of columns, in radians."""
     window_angles: Float[Array, "... length half"] | None = None
-    """Rotary angles of layers with a window; None for `angles`."""
+    """Rotary angles of layers with a sliding window; None if these use `angles`."""
     segments: Integers | None = None
     """Document number of each position; None if each row is one document."""
     windowed: Bool[Array, ""] | None = None
-    """Whether the window applies to the layer; None if all layers are alike."""
+    """Whether the sliding window applies to the layer; None if all layers are alike."""
 
 
 class StackedBlock(Protocol):
-    """Element of the stack of weights: one layer, or a group of layers."""
+    """One of the blocks whose weights are stacked: a layer, or a group of layers."""
 
     layers: int
-    """Number of layers in an element."""
+    """Number of layers in a block."""
 
     def init(self, keys: Iterator[Array]) -> dict:
-        """Returns the float32 weights of one element. Each matrix takes the next key."""
+        """Returns initial float32 weights of one block. Each matrix takes the next key."""
         ...
 
     def __call__(self, weights: dict, x: Stream, places: Places) -> Stream: ...
@@ -105,7 +106,7 @@ def product(
 
 
 def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], shape: DecoderShape) -> Array:
-    """Returns x / rms(x) * scale, or * (1 + scale) for a Gemma, computed in float32.
+    """Returns x / rms(x) * scale, for Gemma models x / rms(x) * (1 + scale), computed in float32.
 
     Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467.
     """
@@ -118,7 +119,7 @@ def rms_norm(x: Float[Array, "... width"], scale: Float[Array, " width"], shape:
 
 
 def geglu(gate: Array, up: Array, *, exact: bool) -> Array:
-    """Returns gelu(gate) * up in the type of both, with the exact GELU or its approximation by tanh."""
+    """Returns gelu(gate) * up in the inputs' dtype, with the exact GELU or its approximation by tanh."""
     return in_float32(lambda gate, up: jax.nn.gelu(gate, approximate=not exact) * up, gate, up)
 
 
@@ -149,11 +150,11 @@ class Layer:
         return weights
 
     def fed(self, weights: dict, x: Stream) -> Stream:
-        """Returns x + feed-forward(norm(x)): the second part of a layer, which treats every position alone."""
+        """Returns x + feed-forward(norm(x)): the second part of a layer, which computes each position separately."""
         return in_chunks(self._fed_rows, weights, x, chunk=self.compute.lever("mlp_chunk", 0))
 
     def _fed_rows(self, weights: dict, x: Stream, first: Any) -> Stream:
-        """Returns `fed` of rows of the stream that begin at position `first`, which adapters need for dropout."""
+        """Returns `fed` of some positions of the stream. Dropout of adapters needs the first's index, `first`."""
         weights = from_position(weights, first)
         normed = self.normed(x, weights["feed_norm"]["scale"])
         gate, up = (keep(self.product(normed, weights[name])) for name in ("gate", "up"))
@@ -166,11 +167,11 @@ class Layer:
 
 
 class Block(Layer):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)).
+    """A transformer layer: x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    With `in_halves`, a backward pass computes the two halves again one after the other, and attention twice. That saves
-    memory if one layer's activations are a step's largest arrays, as in published models. In small models the logits
-    are larger.
+    With `in_halves`, the backward pass of a rematerialised layer recomputes the two halves one after the other, and
+    attention twice. That saves memory if one layer's activations are a step's largest arrays, as in published models.
+    In small models the logits are larger.
     """
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, frozen: bool = False, in_halves: bool = False) -> None:
@@ -218,7 +219,7 @@ class Block(Layer):
         return rotated("query"), rotated("key"), split("value")
 
     def written(self, weights: dict, x: Stream, mixed: Float[Array, "batch heads length head"]) -> Stream:
-        """Returns x + the output projection of the mixed values of all heads."""
+        """Returns x + the output projection of `mixed`, the attention output of all heads."""
         merged = mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1)
         return x + self.after(weights, "attention_after_norm", keep(self.product(merged, weights["out"])))
 
@@ -226,9 +227,9 @@ class Block(Layer):
 class Decoder:
     """The model of a shape as pure functions: `init` makes the parameters, `hidden` and `logits` use them.
 
-    `stacked` is the element of the stack of weights, by default a `Block`. In a `frozen` model only adapters
-    (levers/lora.py) and `inputs_embeds` have gradients. Its kernels may have any form of levers/frozen.py. bfloat16
-    stacks may be stored as bits (uint16): from bits XLA for CPU slices one layer, but it widens a whole bfloat16 stack.
+    The weights of all `stacked` blocks, by default of class `Block`, are stacked. In a `frozen` model only adapters
+    (levers/lora.py) and `inputs_embeds` have gradients, and kernels may be stored in any form of levers/frozen.py. The
+    bits of bfloat16 stacks may be stored as uint16: then XLA for CPU slices one layer instead of widening all layers.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class Decoder:
         self.unrolls = not frozen and unrolls(compute, layers=self.blocks)
 
     def init(self, key: Array) -> dict:
-        """Returns float32 parameters; the blocks' leaves have a leading axis of blocks."""
+        """Returns initial float32 parameters. The leaves in `blocks` have a leading axis of blocks."""
         shape = self.shape
         embedding_key, block_key, head_key = jax.random.split(key, 3)
         block_keys = jax.random.split(block_key, self.blocks)
@@ -320,7 +321,7 @@ class Decoder:
         return Places(angles, rotary_angles(numbers, shape.head_width, shape.window_rotary), segments)
 
     def block(self, weights: dict, x: Stream, places: Places) -> Stream:
-        """Applies one block. `weights` have no axis of blocks."""
+        """Applies one block. `weights` are those of this block alone."""
         return by_rows(self.stacked(weights, x, places))
 
     def normed(self, params: dict, x: Stream) -> Stream:
@@ -331,9 +332,9 @@ class Decoder:
         return self.head(hidden, self.head_weights(params))
 
     def head_weights(self, params: dict) -> Any:
-        """Returns the weights for `head`: the token embedding, (vocab, width), if tied, else `head`, (width, vocab).
+        """Returns the output layer's weights: (vocab, width) if they are the token embedding, else (width, vocab).
 
-        A packed embedding is (width, vocab), too. Frozen weights are returned as they are stored.
+        A packed token embedding is (width, vocab), too. Frozen weights are returned as stored.
         """
         weights = params["embedding" if self.shape.tied else "head"]
         return weights if self.frozen else readable(opened(weights))

@@ -11,7 +11,7 @@ def dropped(x: Float[Array, "batch ..."], keys: Array | None, place: int | Array
     Args:
         x: Array with one row for each example.
         keys: One key per example, or None for no dropout.
-        place: Number of this dropout in the network, for its own masks.
+        place: Index of this dropout layer in the network, for its own masks.
         share: Share of the numbers that become zero.
 
     Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html.

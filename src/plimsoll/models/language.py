@@ -1,4 +1,4 @@
-"""The task of predicting the next token with a `Decoder`."""
+"""The loss of next-token prediction with a `Decoder`."""
 
 from typing import Any, cast
 
@@ -12,15 +12,16 @@ from plimsoll.types import COUNTED, IGNORE, Batch, Compute, LossSum, Metrics, Pa
 
 
 class NextToken:
-    """A `Task` whose batches hold `input_ids` and `labels`, int32 of (batch, length), or `tokens` (`pairs`).
+    """Next-token prediction, a `types.Task` (model and loss).
 
-    Batches may also hold `segments` and `positions` of documents (`Decoder.hidden`), and `learned`, which is 0 for
-    labels that do not count. A label of `IGNORE` does not count, either.
+    Batches hold `input_ids` and `labels`, int32 of (batch, length), or `tokens` (see `pairs`). They may also hold
+    `segments` and `positions` of documents (see `Decoder.hidden`), and `learned`, which is 0 for labels that do not
+    count in the loss. A label of `IGNORE` (-1) does not count, either.
     """
 
     stacked = "blocks"
     in_halves = False
-    """Whether the backward pass computes a `decoder.Block` again in two halves."""
+    """Whether the backward pass recomputes a `decoder.Block` in two halves."""
 
     def __init__(
         self, shape: DecoderShape, compute: Compute, stacked: StackedBlock | None = None, *, frozen: bool = False
@@ -35,7 +36,7 @@ class NextToken:
     def loss(
         self, params: Params, carry: None, batch: Batch, keys: Array, *, train: bool
     ) -> tuple[LossSum, None, Metrics]:
-        """Returns the nats, summed over counted labels. `keys` and `train` are ignored, since there is no dropout."""
+        """Returns the cross-entropy in nats, summed over labels that count. Ignores `keys` and `train`: no dropout."""
         weights, batch = cast(Any, params["trainable"]), pairs(batch)
         hidden = self.decoder.hidden(weights, batch["input_ids"], **_documents(batch))
         return self._summed(weights, hidden, batch), None, {}
@@ -54,7 +55,7 @@ class NextToken:
         return self._summed(outer, self.decoder.normed(outer, x), pairs(batch)), {}
 
     def _summed(self, weights: dict, hidden: Array, batch: Batch) -> LossSum:
-        """Returns the summed nats of the labels that count, and their number."""
+        """Returns the cross-entropy in nats, summed over the labels that count, and their number."""
         labels = batch["labels"].reshape(-1)
         if "learned" in batch:
             labels = jnp.where(batch["learned"].reshape(-1) > 0, labels, IGNORE)
@@ -84,10 +85,10 @@ def _documents(batch: Batch) -> dict[str, Array]:
 
 
 def pairs(batch: Batch) -> Batch:
-    """Returns the batch with int32 ids and labels, made from `tokens` if it has them.
+    """Returns the batch with int32 `input_ids` and `labels`, made from `tokens` if the batch has `tokens`.
 
-    `tokens` have shape (batch, length + 1) and any integer type; labels are the next tokens. Booleans `counted`, of
-    shape (batch,), mark rows that count; labels of other rows become `IGNORE`.
+    `tokens` has shape (batch, length + 1) and any integer type; labels are the next tokens. `counted`, booleans of
+    shape (batch,), is False for rows that do not count: their labels become `IGNORE`.
     """
     if "tokens" not in batch:
         return batch

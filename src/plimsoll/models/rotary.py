@@ -18,12 +18,12 @@ def rotary_angles(
 
 
 def frequencies(rotary: Rotary, head_width: int) -> Float32[np.ndarray, " half"]:
-    """Returns radians per position, for each pair of columns."""
+    """Returns the frequency of each pair of columns, in radians per position."""
     plain = rotary.theta ** (-np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     if rotary.kind == "linear":
         plain = plain / rotary.factor
     elif rotary.kind == "llama3":
-        # Share of the original frequency: 1 leaves it unchanged, 0 divides it by the factor.
+        # A frequency with a share of 1 is unchanged, with a share of 0 divided by the factor.
         rotations = rotary.original * plain / (2 * math.pi)
         share = np.clip((rotations - rotary.low) / (rotary.high - rotary.low), 0, 1)
         plain = share * plain + (1 - share) * plain / rotary.factor

@@ -1,8 +1,8 @@
-"""Text from a language model: one jitted function of fixed shapes, called once per token.
+"""Samples text from a language model by one jitted function of fixed shapes, called once per token.
 
 Each token takes a forward pass over a window of fixed length, so that nothing is recompiled. A context longer than the
-window loses its oldest tokens. There is no cache of keys and values: the models of these recipes take milliseconds a
-window, and a sliding window would make a cache's rotary positions wrong. Long windows would need a cache.
+window loses its oldest tokens. There is no cache of keys and values: the recipes' models take milliseconds a window,
+and the moving window would make a cache's rotary positions wrong. Long windows would need a cache.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,13 +17,13 @@ from plimsoll.models.decoder import Decoder
 SHORTEST = 64
 """Tokens of the shortest window."""
 NextToken = Callable[..., Array]
-"""Function `(params, window, last, seed, index, temperature)` that returns one id."""
+"""Function `(params, window, last, seed, index, temperature)` that returns the id after `window[last]`."""
 
 
 def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
     """Returns a function that samples from the `top_k` likeliest of the first `known` ids (0: from all).
 
-    Temperature 0 takes the likeliest. `known` is the tokenizer's size; the embedding may have more rows.
+    Temperature 0 takes the likeliest id. `known` is the tokenizer's vocabulary size; the embedding may have more rows.
     """
     rows = min(known, decoder.shape.vocab)
 
@@ -39,7 +39,7 @@ def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToke
 def sampled_id(
     logits: Float[Array, " known"], *, top_k: int, seed: Array, index: Array, temperature: Array
 ) -> Int[Array, ""]:
-    """Returns an id, sampled from the `top_k` likeliest (0: from all). The same seed and index give the same id."""
+    """Returns an id, sampled from the `top_k` likeliest (0: from all). Equal seed and token index give equal ids."""
     if 0 < top_k < len(logits):
         logits = jnp.where(logits < jax.lax.top_k(logits, top_k)[0][-1], -jnp.inf, logits)
     key = jax.random.fold_in(jax.random.key(seed), index)
@@ -48,7 +48,7 @@ def sampled_id(
 
 
 def window_for(tokens: int, *, longest: int) -> int:
-    """Returns the length of a window for `tokens` tokens: the next power of two, so that few lengths are compiled."""
+    """Returns a window length for `tokens` tokens: the next power of two from 64 to `longest`, so that few compile."""
     return min(longest, max(SHORTEST, 1 << (tokens - 1).bit_length()))
 
 
@@ -64,9 +64,9 @@ def continued(
     seed: int,
     ends: Collection[int] = (),
 ) -> Iterator[int]:
-    """Yields at most `tokens` ids after the prompt. Stops before `end` or one of `ends`.
+    """Yields at most `tokens` ids after the prompt. Stops before the id `end` or an id in `ends`.
 
-    The model sees the last `length` tokens.
+    The model sees the latest `length` tokens.
     """
     recent = [int(token) for token in prompt][-length:]
     window = np.zeros(length, np.int32)

@@ -1,8 +1,8 @@
-"""Shapes of decoders: widths, counts and positions, and differences of published architectures from a Llama.
+"""Shapes of decoders: widths, counts and positions, and differences of published architectures from Llama.
 
-One decoder (decoder.py) computes all of them. `FORMS` has the differences of each architecture, a shape the numbers;
-both determine the tensors. `sizing.py` finds the shape for a number of parameters, and `pretrained/config.py` reads one
-from a `config.json`. Imports no JAX.
+One decoder (decoder.py) computes all architectures. `FORMS` has the differences of each architecture, a shape has the
+numbers; both determine the tensors. `sizing.py` finds the shape for a number of parameters, and `pretrained/config.py`
+reads one from a `config.json`. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KERNELS = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Published names of a layer's kernels, by their names in our tree."""
+"""Published names of a layer's kernels, by plimsoll's names."""
 NORMS = {"attention_norm": "input_layernorm", "feed_norm": "post_attention_layernorm"}
 NORMS_ON_BOTH_SIDES = {
     "attention_norm": "input_layernorm",
@@ -33,25 +33,25 @@ NORMS_ON_BOTH_SIDES = {
     "feed_after_norm": "post_feedforward_layernorm",
 }
 HEAD_NORMS = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
-"""Published names of norms over the columns of a head, by their names in our tree."""
+"""Published names of the norms of query and key heads, by plimsoll's names."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Differences of an architecture from a Llama's decoder."""
+    """Differences of an architecture from Llama."""
 
     title: str
     """Names of models with the architecture, for messages."""
     norms: Mapping[str, str]
-    """Published names of a layer's norms, by their names in our tree."""
+    """Published names of a layer's norms, by plimsoll's names."""
     gemma: bool = False
-    """Norms multiply by 1 + weight, the embedding is scaled by sqrt(width), and the gate is GELU instead of SiLU."""
+    """If True, norms multiply by 1 + weight, embeddings are scaled by sqrt(width), and GELU replaces SiLU."""
     biases: tuple[str, ...] = ()
-    """Kernels with a bias."""
+    """Names of kernels that have a bias."""
 
     @property
     def norm_start(self) -> float:
-        """Weight of a norm that leaves the scale unchanged."""
+        """Initial weight of norms, with which they multiply by 1."""
         return 0.0 if self.gemma else 1.0
 
 
@@ -64,27 +64,27 @@ FORMS: Mapping[Architecture, Form] = {
     "gemma2": Form("Gemma 2", NORMS_ON_BOTH_SIDES, gemma=True),
     "gemma3": Form("Gemma 3 of text", NORMS_ON_BOTH_SIDES | HEAD_NORMS, gemma=True),
 }
-"""Forms by `model_type` of a configuration. `gemma3` also stands for `gemma3_text`."""
+"""Forms by `model_type` of a `config.json`. `gemma3` also stands for `gemma3_text`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary positions of queries and keys: frequencies theta^(-2i / width), and their stretch to longer inputs."""
+    """Rotary positions of queries and keys: frequencies theta^(-2i / head width), and scaling for longer inputs."""
 
     theta: float = 10_000.0
     kind: Literal["default", "linear", "llama3"] = "default"
     factor: float = 1.0
-    """Longest input, as a multiple of the longest input before the stretch."""
+    """Longest input, as a multiple of the longest input before scaling."""
     low: float = 1.0
-    """llama3: frequencies with at most so many rotations within `original` positions are divided by `factor`."""
+    """llama3: frequencies with at most `low` rotations in `original` positions are divided by `factor`."""
     high: float = 4.0
-    """llama3: frequencies with at least so many rotations within `original` positions are unchanged."""
+    """llama3: frequencies with at least `high` rotations in `original` positions are unchanged."""
     original: int = 8192
-    """llama3: longest input before the stretch, in positions."""
+    """llama3: longest input before scaling, in positions."""
 
 
 def require_pairs(width: int, heads: int) -> None:
-    """Raises RecipeError unless width / heads is an even integer: rotary positions turn pairs of columns."""
+    """Raises RecipeError unless width / heads is an even integer: rotary positions rotate pairs of columns."""
     if width % heads or (width // heads) % 2:
         raise RecipeError(
             f"--width {width} cannot be split over --heads {heads}: width / heads must be an even whole number (rotary"
@@ -103,9 +103,9 @@ class DecoderShape:
     inner: int
     """Width of the feed-forward part."""
     key_heads: int = 0
-    """Heads of keys and values: each serves heads / key_heads heads of queries. By default (0) `heads`."""
+    """Number of key-value heads, each shared by heads / key_heads query heads. 0 stands for `heads`."""
     head_width: int = 0
-    """Columns of a head. By default (0) width / heads."""
+    """Columns of a head. 0 stands for width / heads."""
     architecture: Architecture = "llama"
     norm_epsilon: float = 1e-6
     rotary: Rotary = Rotary()
@@ -114,15 +114,15 @@ class DecoderShape:
     positions: int = 8192
     """Longest input in training, in tokens."""
     window: int = 0
-    """Positions that a query sees, its own included; 0 for all up to its own."""
+    """Positions that a query sees in a sliding window, its own included; 0 for all up to its own."""
     windowed: tuple[bool, ...] = ()
     """For each layer, whether `window` applies; empty if it applies to all layers."""
     window_rotary: Rotary | None = None
-    """Rotary positions of layers with a window; None for `rotary`."""
+    """Rotary positions of layers with a sliding window; None if these use `rotary`."""
     score_scale: float | None = None
     """Factor of attention's scores; None for 1 / sqrt(head_width)."""
     score_cap: float = 0.0
-    """Scores s become cap * tanh(s / cap); 0 for no cap."""
+    """Attention scores s become cap * tanh(s / cap); 0 for no cap."""
     logit_cap: float = 0.0
     """Logits s become cap * tanh(s / cap); 0 for no cap."""
     exact_gelu: bool = False
@@ -140,7 +140,7 @@ class DecoderShape:
         return FORMS[self.architecture]
 
     def block_tensors(self) -> dict[tuple[str, str], tuple[str, tuple[int, ...]]]:
-        """Returns a map from (name, leaf) in a layer of our tree to published name and shape; (out, in) for kernels."""
+        """Returns published name and shape of each tensor of a layer, by plimsoll's name; (out, in) for kernels."""
         width = self.width
         queries = self.heads * self.head_width
         keys = self.key_heads * self.head_width
@@ -162,7 +162,7 @@ class DecoderShape:
         return tensors
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Returns published shapes by published name; (out, in) for kernels, and no `lm_head` if it is tied."""
+        """Returns the shape of each tensor by published name; (out, in) for kernels, and no `lm_head` if tied."""
         tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab, self.width)}
         for number in range(self.layers):
             tensors |= {f"model.layers.{number}.{name}": shape for name, shape in self.block_tensors().values()}
@@ -170,7 +170,7 @@ class DecoderShape:
         return tensors if self.tied else tensors | {"lm_head.weight": (self.vocab, self.width)}
 
     def leaves(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every leaf of our tree, by path; (layers, in, out) for kernels."""
+        """Returns the shape of each array of plimsoll's parameters, by path; (layers, in, out) for kernels."""
         leaves: dict[str, tuple[int, ...]] = {"embedding": (self.vocab, self.width)}
         for (ours, leaf), (_, sides) in self.block_tensors().items():
             leaves[f"blocks/{ours}/{leaf}"] = (self.layers, *reversed(sides))

@@ -1,9 +1,9 @@
 """Finds the shape of a decoder for a number of parameters.
 
-The number alone would give absurd depth, because narrow embeddings are cheap (92 layers of width 64 for five million).
-Here width / layers stays between 32 and 128, heads have 32, 64 or 128 columns, and the inner width is near 8/3 of the
-width, as in Llama (https://arxiv.org/abs/2302.13971). Among shapes within 2 % of the number, the one nearest to the
-preferred ratios wins. Imports no JAX, because recipes import this file.
+The number alone would allow absurd depth, because narrow embeddings have few parameters (92 layers of width 64 for five
+million). So width / layers stays between 32 and 128, heads have 32, 64 or 128 columns, and the feed-forward width is
+near 8/3 of the width, as in Llama (https://arxiv.org/abs/2302.13971). Among shapes within 2 % of the number, the one
+nearest to the preferred ratios wins. Imports no JAX, because recipes import this file.
 """
 
 import math
@@ -20,10 +20,10 @@ ASPECT_RATIOS = (32, 128)
 PREFERRED_ASPECT = 64
 HEAD_WIDTHS = (64, 32, 128)
 INNER_RATIOS = (0.75, 1.34)
-"""Lowest and highest inner width, as a share of 8/3 of the width."""
+"""Lowest and highest feed-forward width, as a multiple of 8/3 of the width."""
 MOST_WIDTH = 16_384
 VOCABULARIES = (20_000_000, 4_096), (200_000_000, 32_768), (math.inf, 50_257)
-"""Pairs of a limit of parameters and a vocabulary size, for tokenizers of models below the limit."""
+"""Pairs of a number of parameters and the default vocabulary size of models with fewer parameters."""
 
 
 def usual_vocabulary(parameters: int) -> int:
@@ -32,12 +32,12 @@ def usual_vocabulary(parameters: int) -> int:
 
 
 def usual_heads(width: int) -> int:
-    """Returns the number of heads of 64, 32 or 128 columns; 1 if none of these divides the width."""
+    """Returns the number of heads: of 64 columns, else 32, else 128; 1 if none of these divides the width."""
     return width // next((size for size in HEAD_WIDTHS if width % size == 0), width)
 
 
 def inner_width(width: int, multiple: int = 64, *, thirds: int = 8) -> int:
-    """Returns `thirds` thirds of the width, rounded to a multiple of `multiple`.
+    """Returns a feed-forward width: width * `thirds` / 3, rounded to a multiple of `multiple`.
 
     With 8, the three products of a gated feed-forward part cost as much as the two of a plain one of 4 x the width.
     """
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
     @property
     def strangeness(self) -> float:
-        """Distance from the preferred width / layers and inner / width; 0 if both are met."""
+        """Distance from the preferred width / layers (64) and inner / width (8/3); 0 if both are met."""
         aspect = abs(math.log(self.width / self.layers / PREFERRED_ASPECT))
         inner = abs(math.log(self.inner / (self.width * 8 / 3)))
         return round(aspect + 2 * inner, 3)
@@ -91,12 +91,12 @@ def sized(target: int, *, vocab: int, tied: bool = True) -> DecoderShape:
 
 
 def _candidates(target: int, rows: int, multiple: int) -> Iterator[Candidate]:
-    """Yields, for each width, shapes just below and above `target`. Ends with the first width that is too large.
+    """Yields, for each width, shapes just below and above `target`. Ends after the first width that is too large.
 
     Args:
         target: Number of parameters.
-        rows: Rows of the embedding and of the output layer.
-        multiple: Number of which the inner width is a multiple.
+        rows: Rows of the embedding, plus those of an untied output layer.
+        multiple: Number of which the feed-forward width is a multiple.
     """
     deepest, flattest = ASPECT_RATIOS
     low, high = INNER_RATIOS

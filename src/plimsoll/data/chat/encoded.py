@@ -2,9 +2,9 @@
 
     train.tokens.bin    ids of all documents, concatenated: little-endian uint16, or uint32 if the vocabulary is larger
                         than 65,536
-    train.learned.bin   a byte for each token: 1 if the token is to be learned
-    train.starts.npy    int64, the start of each document in tokens, and the end of the last one
-    train.first.npy     int32, index in each document of the first token to be learned (1 or more); NEVER if none is
+    train.learned.bin   a byte for each token: 1 if the token counts in the loss ("is learned")
+    train.starts.npy    int64, index of each document's first token among all tokens, then the number of all tokens
+    train.first.npy     int32, index within each document of its first learned token (1 or more); NEVER if none is
     validation.*        the same for the held-out documents
     meta.json           sizes, and the facts that determine the content
 
@@ -26,25 +26,25 @@ from plimsoll.files.folder import opened
 
 TRAIN, VALIDATION = "train", "validation"
 NEVER = 2**31 - 1
-"""Value in `first` for a document without a token to be learned."""
+"""Value in `first` for a document of which no token counts in the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedDocuments:
-    """The documents of one side of the folder: for training, or for validation."""
+    """The documents of one split of the folder: the training or the validation documents."""
 
     folder: Path
     side: str
     dtype: str
-    """Type of an id: uint16 or uint32."""
+    """NumPy type of the stored ids: uint16 or uint32."""
     end_of_text: int
     tokens: int
     learned: int
-    """Number of tokens that are to be learned."""
+    """Number of tokens that count in the loss."""
     starts: np.ndarray = field(repr=False, compare=False)
-    """int64, the start of each document in tokens, and the end of the last one."""
+    """int64, index of each document's first token among all tokens, then the number of all tokens."""
     first: np.ndarray = field(repr=False, compare=False)
-    """int32, index in each document of the first token to be learned, or NEVER."""
+    """int32, index within each document of its first token that counts in the loss, or NEVER."""
 
     @property
     def count(self) -> int:
@@ -52,11 +52,11 @@ class EncodedDocuments:
         return len(self.first)
 
     def read(self, documents: Sequence[int], longest: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids of some documents, each with booleans that are True for tokens to be learned.
+        """Returns two arrays for each document: token ids, and booleans that are True if a token counts in the loss.
 
         Args:
-            documents: Numbers of the documents, from 0.
-            longest: Number of tokens to read of each document at most.
+            documents: Indices of the documents.
+            longest: Largest number of tokens to read from the beginning of a document.
 
         Raises:
             DataError: A file became shorter.
@@ -80,40 +80,40 @@ class EncodedDocuments:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A folder of examples, by its meta.json."""
+    """A folder of encoded examples, as described by its meta.json."""
 
     folder: Path
     train: EncodedDocuments
     validation: EncodedDocuments
     vocab_size: int
     kind: str
-    """Kind of the records: a key of `records.KINDS`."""
+    """Kind of the records: "messages", "prompt" or "text"."""
     conversations: bool
     """Whether the chat template rendered the records: `messages`, or a prompt and completion of messages."""
     empty: int
-    """Number of records of white space alone, which are on neither side."""
+    """Number of records with only white space, which are in neither split."""
     day: str | None
-    """Day, like 2026-11-25, that the chat template was given; None if it uses no date."""
+    """Date on which the chat template was rendered, like 2026-11-25; None if the template uses no date."""
     source: str
-    """Description of the records."""
+    """Description of the records' origin, in words."""
     made_with: Facts
     """Facts that determine the content."""
 
     @property
     def name(self) -> str:
-        """Name of the folder: a digest of `made_with`, so the same data has the same name."""
+        """Name of the folder: a digest of `made_with`, so equal data gives equal names."""
         return self.folder.name
 
 
 def open_encoded(folder: Path) -> Encoded:
-    """Opens a folder of examples.
+    """Opens a folder of encoded examples.
 
     Raises:
-        DataError: The folder is incomplete or of another kind, or a file is missing.
+        DataError: The folder is incomplete or has other contents, or a file is missing.
     """
     contents = opened(folder)
     if contents is None:
-        raise DataError(f"{folder} is no complete folder of examples: run the same command again")
+        raise DataError(f"{folder} is not a complete folder of encoded examples: run the same command again")
     counts = dict(contents.counts)
     sides = {}
     ids = {name: counts.pop(name) for name in ("dtype", "end_of_text")}

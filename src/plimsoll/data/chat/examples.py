@@ -1,4 +1,4 @@
-"""Converts records to examples: text, with the characters whose tokens are to be learned."""
+"""Converts records to examples: text, with the spans of characters whose tokens count in the loss."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
 
 LossOn = Literal["assistant", "all"]
-"""Tokens to be learned: "assistant" for the assistant's messages and completions, "all" for all tokens."""
+"""Tokens that count in the loss: "assistant" for the assistant's messages and completions, "all" for all tokens."""
 
 
 class Read(NamedTuple):
-    """Result of reading a record."""
+    """A record as an example."""
 
     example: Example | None
-    """None if the text, or prompt and completion, is white space alone."""
+    """None if the record's text, or its prompt and completion, is only white space."""
     held_out: bool
     """True if the record is for validation, by a hash of its content."""
 
 
 def read_example(record: Record, tokenizer: ChatTokenizer, loss_on: LossOn) -> Read:
-    """Converts a record to an example. The record's content, not the rendered text, decides if it is held out.
+    """Converts a record to an example. A hash of the record, not of the rendered text, selects validation examples.
 
     Raises:
         DataError: A column has another type than the record's kind requires, or the chat template fails.

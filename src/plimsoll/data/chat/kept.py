@@ -28,13 +28,13 @@ from plimsoll.files.folder import Say
 from plimsoll.units import KIB
 
 METHOD = 3
-"""Version of the rules for reading, rendering, holding out and encoding."""
+"""Version of the rules for reading, rendering, holding out and encoding records."""
 BLOCK = 256 * KIB
-"""Minimum characters of a block. A block ends with the example that reaches this number."""
+"""Minimum characters of a block of examples, which are encoded in one call."""
 SAY_SECONDS = 2.0
 
 Block = list[tuple[Example, bool]]
-"""Examples, each with True if it is held out."""
+"""Pairs of an example and a boolean: True if it is held out for validation."""
 
 
 def encoded_examples(
@@ -46,13 +46,13 @@ def encoded_examples(
         records: From `open_records`.
         tokenizer: From `load_chat_tokenizer`. If its template uses the date, load it with the day on which the run
             began: another day gives another folder.
-        loss_on: "assistant" to learn the assistant's messages and completions; "all" for all tokens. Of a `text`, all
-            tokens are learned either way.
-        hold_out: Whether 1 in 100 records, chosen by their content, is for validation.
+        loss_on: Tokens that count in the loss: "assistant" for the assistant's messages and completions, "all" for
+            all. All tokens of a record with `text` count either way.
+        hold_out: Whether 1 in 100 records, chosen by a hash, is for validation.
         say: Receives lines of progress.
 
     Raises:
-        DataError: A record is invalid, the files changed meanwhile, or no token is to be learned.
+        DataError: A record is invalid, the files changed meanwhile, or no token counts in the loss.
         NotKept: The cache cannot store the folder.
     """
     made_with = examples_of(records, tokenizer, loss_on=loss_on, hold_out=hold_out)
@@ -74,7 +74,7 @@ def encoded_examples(
 def examples_of(
     records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn = "assistant", hold_out: bool = True
 ) -> Facts:
-    """Returns all facts that determine the ids of examples."""
+    """Returns all facts that determine the encoded examples."""
     identity = json.dumps(tokenizer.identity())
     return records.facts(
         method=METHOD,
@@ -89,7 +89,7 @@ def examples_of(
 def _make(
     folder: Path, records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn, hold_out: bool, say: Say
 ) -> dict[str, Any]:
-    """Encodes all records, and returns their entries of meta.json."""
+    """Encodes all records into `folder`, and returns the entries of its meta.json."""
     kinds, empty, said, conversations = set[str](), 0, time.monotonic(), False
 
     def examples() -> Iterator[tuple[Example, bool]]:
@@ -147,14 +147,14 @@ def _require_something(records: Records, train: _Writer, validation: _Writer, em
 
 
 class _Writer:
-    """Writes the files of one side of the folder."""
+    """Writes the files of one split, training or validation."""
 
     def __init__(self, folder: Path, side: str, tokenizer: ChatTokenizer, files: ExitStack) -> None:
         self.dtype = id_type(tokenizer.size)
         self.tokens = 0
         self.learned = 0
         self.learned_first = False
-        """True if any document has a token to be learned."""
+        """True if any document has a token that counts in the loss."""
         self._path = folder / side
         self._ids = files.enter_context(open(f"{self._path}.tokens.bin", "wb"))  # noqa: SIM115  (the stack closes it)
         self._flags = files.enter_context(open(f"{self._path}.learned.bin", "wb"))  # noqa: SIM115  (likewise)
@@ -167,7 +167,7 @@ class _Writer:
         return len(self._first)
 
     def append(self, ids: np.ndarray, learned: np.ndarray) -> None:
-        """Writes a document. Its first token is never learned, since no token precedes it."""
+        """Writes a document. Its first token never counts in the loss, since no token precedes it."""
         learned[:1] = False
         self._ids.write(ids.astype(self.dtype).data)
         self._flags.write(learned.astype(np.uint8).data)
@@ -179,7 +179,7 @@ class _Writer:
         self._first.append(first)
 
     def finish(self) -> dict[str, int]:
-        """Writes starts and first learned tokens of documents. Returns the numbers of tokens and of learned tokens."""
+        """Writes the arrays `starts` and `first`. Returns the number of tokens, and of those that count in the loss."""
         np.save(f"{self._path}.starts.npy", np.array(self._starts))
         np.save(f"{self._path}.first.npy", np.array(self._first))
         return {"tokens": self.tokens, "learned": self.learned}

@@ -1,4 +1,4 @@
-"""Checks roles and content of messages for a chat template, and joins parts of text."""
+"""Checks roles and content of messages for a chat template, and joins the text parts of a message."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from plimsoll.errors import DataError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
-"""Roles that known templates use. A model's template decides their order."""
+"""Roles that known chat templates use. A model's template decides on their order."""
 FIRST = ("system", "developer")
 """Roles that only the first message may have."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Keys of a message's reasoning in records. Templates read the first key, some the second."""
+"""Keys under which records store a message's reasoning. Most templates read the first key, some the second."""
 
 
 def checked_messages(given: Any, where: str, *, column: str = "messages") -> list[dict[str, Any]]:
-    """Returns the messages for a template, without keys whose value is null.
+    """Returns the messages for a chat template, without keys whose value is null.
 
     Args:
         given: Value of the record's column.
@@ -24,8 +24,8 @@ def checked_messages(given: Any, where: str, *, column: str = "messages") -> lis
         column: Name of the column.
 
     Raises:
-        DataError: The value is no list of objects or is empty, or a message has an unknown or misplaced role, or
-            content that is no text.
+        DataError: The value is not a list of objects or is empty, or a message has an unknown or misplaced role, or
+            content that is not text.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         content = f"holds a {type(given).__name__}" if given else "is empty"
@@ -59,7 +59,7 @@ def _checked(given: Any, number: int, where: str) -> dict[str, Any]:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of a message. Texts in a list of parts are concatenated."""
+    """Returns the text of a message. Concatenates the parts if its content is a list."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):

@@ -1,7 +1,7 @@
-"""Packs documents into rows of one length by best fit, longest first, thousands of documents at a time.
+"""Packs documents into rows (training sequences of one length) by best fit, longest document first.
 
-In the worst case, one row of each group of documents stays half empty, and documents longer than half a row leave room
-because no short document remains.
+Groups of thousands of documents are packed together. At worst, one row of each group stays half empty, and rows with a
+document longer than half a row leave room because no short document remains.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from bisect import bisect_left, insort
 import numpy as np
 
 GROUP = 4_096, 2**17
-"""Smallest and largest number of documents that are packed together. Packing the largest group takes about 20 MiB."""
+"""Smallest and largest number of documents in a group. Packing the largest group takes about 20 MiB."""
 ROWS = 256
-"""Minimum rows of a group, within the largest number of documents. One half-empty row of 256 is 0.2 %."""
+"""Rows that a group fills at least, up to the largest number of documents. One half-empty row of 256 wastes 0.2 %."""
 _ROW_BITS = 32
 
 
@@ -21,23 +21,23 @@ def group_size(mean_length: float, row_length: int) -> int:
     """Returns the number of documents that are packed together.
 
     Args:
-        mean_length: Mean tokens per document, after cutting to the length of a row.
-        row_length: Tokens of a row.
+        mean_length: Mean tokens per document, each cut to the length of a row.
+        row_length: Tokens per row.
     """
     fewest, most = GROUP
     return int(min(max(fewest, ROWS * row_length / max(mean_length, 1)), most))
 
 
 def best_fit(lengths: np.ndarray, row_length: int) -> list[list[int]]:
-    """Returns rows, each a list of documents as indices into `lengths`. Each document is in one row, uncut.
+    """Returns the rows. A row is a list of its documents, as indices into `lengths`. No document is split.
 
     Args:
         lengths: Tokens of each document, from 1 to `row_length`.
-        row_length: Tokens of a row.
+        row_length: Tokens per row.
     """
     tokens = lengths.tolist()
     shortest, rows = min(tokens, default=0), list[list[int]]()
-    rooms: list[int] = []  # sorted: free tokens of a row in the high bits, the row's number in the low ones
+    rooms: list[int] = []  # sorted: high bits hold the number of free positions of a row, low bits the row's index
     for document in np.argsort(-lengths, kind="stable").tolist():
         length = tokens[document]
         place = bisect_left(rooms, length << _ROW_BITS)

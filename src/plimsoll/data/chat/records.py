@@ -1,6 +1,6 @@
-"""Reads records for fine-tuning from files, folders and the hub.
+"""Reads records for fine-tuning from files, folders and the Hugging Face hub.
 
-A record has `messages`, `prompt` and `completion`, or `text`. The first record decides the kind of all records. Other
+A record has `messages`, or `prompt` and `completion`, or `text`. All records must be of the first record's kind. Other
 columns are ignored, except `tools`, which is passed to the chat template.
 """
 
@@ -25,7 +25,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "prompt": ("prompt", "completion"),
     "text": ("text",),
 }
-"""Kinds of records and their columns. A record's kind is the first whose columns it has."""
+"""Columns that each kind of record needs. A record is of the first kind whose columns it has."""
 LARGEST_LIST = 64 * MIB
 """Largest .json file in bytes. Such a file holds one list, which is parsed at once."""
 _COLUMNS = ("messages", "prompt", "completion", "text", "tools")
@@ -43,12 +43,12 @@ class Record(NamedTuple):
     """A key of KINDS."""
     columns: Mapping[str, Any]
     where: str
-    """Line or row, and file, for error messages."""
+    """Number of the line or row, and file, for error messages."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a data set in its own order. Keeps no file open between reads."""
+    """The records of a data set, in the order of its files. Keeps no file open between reads."""
 
     files: tuple[File | HubStream, ...]
     name: str
@@ -56,12 +56,12 @@ class Records:
 
     @property
     def paths(self) -> list[Path] | None:
-        """Paths of the files; None for a stream."""
+        """Paths of the files; None for a stream from the hub."""
         paths = [file.path for file in self.files if isinstance(file, File)]
         return paths if len(paths) == len(self.files) else None
 
     def facts(self, **options: Any) -> Facts:
-        """Returns facts that identify these records, with options; for a stream, the files of its revision."""
+        """Returns facts that identify these records and `options`: hashes of files, or a stream's file addresses."""
         if (paths := self.paths) is not None:
             formats = sorted({path.suffix for path in paths})
             return facts_of(paths, exact=True, formats=formats, **options)
@@ -71,7 +71,7 @@ class Records:
         return facts_of(local, exact=True, stream=[stream.name, stream.config, stream.split, files], **options)
 
     def describe(self) -> str:
-        """Returns one line: files, their formats and sizes."""
+        """Returns one line: name, and number, formats and size of the files."""
         limit = f", the first {self.max_examples:,} records" if self.max_examples is not None else ""
         if (paths := self.paths) is None:
             return f"{self.name}, streamed through datasets{limit}"
@@ -83,7 +83,7 @@ class Records:
         """Yields the records.
 
         Raises:
-            DataError: A record is no object or of another kind than the first, or there is no record.
+            DataError: A record is not an object, is of another kind than the first record, or there is no record.
         """
         kind = None
         for columns, where in islice(self._rows(), self.max_examples):
@@ -91,8 +91,9 @@ class Records:
             missing = [column for column in KINDS[kind] if columns.get(column) is None]
             if missing:
                 raise DataError(
-                    f"{where} has no {' and no '.join(missing)}, and the first record of {self.name} does: all records"
-                    f" of a data set are of one kind ({' and '.join(KINDS[kind])}). Correct it, or split the file"
+                    f"{where} has no {' and no '.join(missing)}, but the first record of {self.name} has: all records"
+                    f" of a data set must have the same columns ({' and '.join(KINDS[kind])}). Correct it, or split the"
+                    " file"
                 )
             yield Record(kind, columns, where)
         if kind is None:
@@ -119,7 +120,7 @@ def _numbered(rows: Iterable[Any], unit: str, file: File | HubStream) -> Iterato
 def open_records(
     dataset_id: str, *, config: str | None = None, split: str = "train", max_examples: int | None = None
 ) -> Records:
-    """Opens the records that `dataset_id` names, without reading any.
+    """Opens the records that `dataset_id` names, without reading a record.
 
     Args:
         dataset_id: A .jsonl (also .gz or .zst of it), .json or .parquet file, a folder of these, or a data set's id on

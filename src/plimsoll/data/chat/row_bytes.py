@@ -1,4 +1,4 @@
-"""Arrays of a batch of rows, and bytes of their loader (rows.py). Planning imports this module instead of Grain."""
+"""Arrays of a batch, and host memory of the loader in rows.py. Planning imports this file to avoid importing Grain."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DTYPES: Mapping[str, str] = {
     SEGMENTS: "int32",
     POSITIONS: "int32",
 }
-"""Names and types of the arrays of a batch, each (rows, tokens)."""
+"""Names and types of the arrays of a batch, all of shape (rows, tokens)."""
 PACKED = 160
-"""Bytes per document while its group is packed and its rows are read."""
+"""Bytes per document of a group, while the group is packed into rows and read."""
 READ = 7 * MIB
 """Bytes of Grain's and NumPy's code that the first batch loads (see `loader_bytes.READ_FROM_CACHE`)."""
 
 
 def rows_bytes(*, documents: int, tokens: int, seq_len: int, batch_size: int, prefetch: int) -> int:
-    """Returns the host bytes of the loader: numbers of all documents, a group during packing, and batches in flight.
+    """Returns the host bytes of the loader: indices of all documents, a group during packing, and batches in flight.
 
     In flight are the prefetched batches, one that waits to enter the queue, one that the consumer holds and one under
     construction.

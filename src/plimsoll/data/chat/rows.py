@@ -1,7 +1,7 @@
-"""Batches of rows of complete documents, in a shuffled order.
+"""Batches of rows (training sequences) of whole documents, in a shuffled order.
 
 An epoch permutes all documents. Groups of thousands are packed into rows (packing.py), and the rows of a group are
-shuffled. Seed, epoch and lengths determine the rows, so a position is an epoch, a group and a row of the group.
+shuffled. Seed, epoch and lengths determine the rows, so a position in the data is an epoch, a group and a row.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ EMPTY = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Facts of an epoch of rows."""
+    """Statistics of the rows of the first epoch."""
 
     documents: int
     """Number of documents in the rows."""
     tokens: int
-    """Number of tokens in the rows, after cutting."""
+    """Number of tokens in the rows, after long documents are cut."""
     cut: int
     """Number of documents longer than a row."""
     cut_tokens: int
-    """Number of tokens that were cut from their ends."""
+    """Number of tokens that are cut from the ends of these documents."""
     left_out: int
-    """Number of documents without a token to be learned in the first `seq_len` tokens, which are in no row."""
+    """Number of documents left out because none of their first `seq_len` tokens counts in the loss."""
     rows: int
     """Number of rows in the first epoch. Other epochs have another order, and may have a few more or fewer."""
     empty: float
-    """Share of empty positions."""
+    """Share of the rows' positions that are empty."""
     learned: float
-    """Share of all tokens, before cutting, that are to be learned."""
+    """Share of all tokens, before cutting, that count in the loss."""
     seq_len: int
     """Tokens per row."""
 
@@ -66,9 +66,9 @@ class Packing:
 class PackedRows(GroupStream):
     """Endless batches of `batch_size` rows. A batch may span epochs, so no row is dropped.
 
-    A batch has the arrays of `DTYPES`. `labels` are the next ids. `learned` is 1 if a label is to be learned, else 0;
-    it is 0 at the last token of a document. `segments` numbers the documents of a row from 1; empty positions are
-    EMPTY. `positions` count from 0 in each segment.
+    A batch has the arrays of `DTYPES`. `labels` are the next ids. `learned` is 1 if a label counts in the loss, else 0;
+    it is 0 at the last token of a document. `segments` numbers the documents of a row from 1; it is EMPTY at empty
+    positions. `positions` count from 0 in each segment.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class PackedRows(GroupStream):
         max_tokens: int | None = None,
         name: str = "the data set",
     ) -> None:
-        """Without a `seed`, documents are in their own order. The document that reaches `max_tokens` is the last."""
+        """Without a `seed`, documents keep their order. The document that reaches `max_tokens` is the last one used."""
         facts = {"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}
         super().__init__(facts=facts, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed
@@ -99,7 +99,7 @@ class PackedRows(GroupStream):
             held = held[: np.searchsorted(held.cumsum(), max_tokens) + 1]
             used = used[: len(held)]
         self.used = None if len(used) == documents.count else used
-        """Numbers of the documents that are in rows; None for all documents."""
+        """Indices of the documents that are packed into rows; None if all documents are."""
         self.count, self.tokens = len(used), int(held.sum())
         self.group = group_size(self.tokens / self.count, seq_len)
         self.groups = -(-self.count // self.group)
@@ -117,7 +117,7 @@ class PackedRows(GroupStream):
             )
 
     def packed(self, epoch: int, group: int) -> list[np.ndarray]:
-        """Returns the rows of a group. A row is an array of numbers of documents."""
+        """Returns the rows of a group. A row is an array of document indices."""
         documents = self.order.of_epoch(epoch)[group * self.group : (group + 1) * self.group]
         if self.used is not None:
             documents = self.used[documents]
@@ -129,17 +129,17 @@ class PackedRows(GroupStream):
         return [rows[row] for row in shuffled]
 
     def rows(self, epoch: int) -> int:
-        """Returns the number of rows in an epoch. Takes a second per million documents."""
+        """Returns the number of rows in an epoch. Counting takes a second per million documents."""
         return sum(len(self.packed(epoch, group)) for group in range(self.groups))
 
     def rows_of(self, epochs: float) -> int:
-        """Returns the number of rows in the first epochs. A fraction of an epoch's rows is rounded."""
+        """Returns the number of rows in the first `epochs` epochs, rounded if the last epoch is a fraction."""
         whole = int(epochs)
         part = epochs - whole
         return sum(map(self.rows, range(whole))) + (round(part * self.rows(whole)) if part else 0)
 
     def packing(self) -> Packing:
-        """Returns the facts of the first epoch."""
+        """Returns statistics of the first epoch."""
         rows = self.rows(0)
         return Packing(
             documents=self.count,
@@ -154,7 +154,7 @@ class PackedRows(GroupStream):
         )
 
     def arrays(self, rows: list[np.ndarray]) -> Batch:
-        """Returns the arrays of rows, padded to `batch_size` with empty rows."""
+        """Returns the batch of `rows` (document indices), padded to `batch_size` with empty rows."""
         arrays = {name: np.zeros((self.batch_size, self.seq_len), dtype) for name, dtype in DTYPES.items()}
         arrays[INPUTS][:], arrays[POSITIONS][:] = self.encoded.end_of_text, np.arange(self.seq_len)
         for place, documents in enumerate(rows):
@@ -183,12 +183,12 @@ class PackedRows(GroupStream):
 def validation_rows(
     documents: EncodedDocuments, *, seq_len: int, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[Batch]:
-    """Yields each document once, packed in the order of the data. Empty rows pad the last batch.
+    """Yields batches with each document once, packed in the order of the data. Empty rows pad the last batch.
 
-    Yields nothing if no document has a token to be learned; the caller must report this.
+    Yields nothing if no token counts in the loss; the caller must report this.
 
     Args:
-        documents: From `encoded_examples`: its `validation`, or `train` of another data set.
+        documents: `validation` of the result of `encoded_examples`, or `train` of another data set.
         seq_len: Tokens per row. A longer document is cut at its end.
         batch_size: Rows per batch.
         max_tokens: Number of tokens to read; the document that reaches it is the last. None for all.

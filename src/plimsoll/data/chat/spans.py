@@ -1,12 +1,12 @@
-"""Finds the characters of a rendered conversation that the assistant writes, from which a model learns.
+"""Finds the spans of a rendered conversation that the assistant wrote. Only their tokens count in the loss.
 
-`{% generation %}` blocks of a template mark them. Without such blocks, conversations up to a message are rendered. The
-message begins at the end of the earlier messages rendered with `add_generation_prompt`, and ends at the end of the
-messages up to itself. Both must be beginnings of the complete conversation. This fails if a template renders a turn
-differently once others follow, as Qwen3's and DeepSeek-R1's drop its thinking. Such a turn is found by rendering the
-complete conversation with a mark as the message's content; the text around the mark must not differ.
+Some templates mark these spans by `{% generation %}` blocks. Without such blocks, two parts of the conversation are
+rendered. The earlier messages, with `add_generation_prompt`, give the beginning of an assistant's message; the messages
+up to and including that message give its end. Both parts must be prefixes of the complete conversation. They are not if
+a template changes a turn once other turns follow: Qwen3's and DeepSeek-R1's drop its thinking. Then the complete
+conversation is rendered with a placeholder as the message's content; the text around the placeholder must not differ.
 
-The end-of-turn token belongs to the assistant's text, white space after it does not.
+The end-of-turn token belongs to the assistant's text; white space after that token does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plimsoll.data.chat.template import ChatTemplate, Rendered, Span
 from plimsoll.errors import DataError
 
 _MARK = "\ue000plimsoll\ue001"
-"""Content that occurs in no message: it has private-use characters."""
+"""Placeholder for a message's content. Its private-use characters occur in no message."""
 
 
 def assistant_spans(
@@ -31,14 +31,14 @@ def assistant_spans(
     special: Collection[str],
     where: str,
 ) -> Rendered:
-    """Returns the conversation as text, with the spans of the assistant's messages from message `first`.
+    """Returns the conversation as text, with the spans of the assistant's messages from message `first` on.
 
     Args:
-        template: The template.
+        template: The chat template.
         messages: From `messages.checked_messages`.
-        first: Number of the first message to be learned. Those before it are the prompt.
+        first: Index of the first message after the prompt. Messages of the prompt get no span.
         tools: As for `ChatTemplate.render`.
-        special: Spelling of the tokens that may end a turn.
+        special: Special tokens, as text, any of which may end a turn.
         where: Name of the record in error messages.
 
     Raises:
@@ -56,7 +56,7 @@ def assistant_spans(
 
 
 def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTemplate, where: str) -> list[Span]:
-    """Returns the generation blocks of messages from number `first`."""
+    """Returns the spans of generation blocks from message `first` on. `numbers` are the indices of their messages."""
     if first and len(spans) != len(numbers):
         raise DataError(
             f"{where} has {len(numbers)} messages of the assistant, and the chat template {template.name} marks"
@@ -66,7 +66,7 @@ def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTem
 
 
 class _Turns:
-    """Finds each message of a conversation in the rendered text."""
+    """Finds the assistant's messages of a conversation in the rendered text."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class _Turns:
         self._tools, self._special, self._where = tools, special, where
 
     def span(self, number: int) -> Span:
-        """Returns the span of the assistant's message `number`."""
+        """Returns the span of the assistant's message with the index `number`."""
         before = self._part(self._messages[:number], prompt=True)
         after = self._part(self._messages[: number + 1])
         start = len(before) if before and self._text.startswith(before) else None
@@ -109,11 +109,10 @@ class _Turns:
         return len(before), len(self._text) - len(after) + len(ending)
 
     def _ending(self, number: int, last: str, after: str) -> str | None:
-        """Returns the text that ends a turn; None if it cannot be determined.
+        """Returns the text that ends the turn of message `number`; None if it cannot be determined.
 
-        `last` follows the message's content if it is the last message, `after` if others follow. A template may write
-        more after the last turn, as Phi-3's writes end-of-text. Then the first special token common to both ends the
-        turn.
+        `last` is the text after the message's content if no message follows, `after` if others follow. If `last` has
+        more text, like the end-of-text of Phi-3's template, the first special token in both texts ends the turn.
         """
         if after.startswith(last):
             return last
@@ -123,7 +122,7 @@ class _Turns:
         return common[: min(ends)] if ends and "tool_calls" not in self._messages[number] else None
 
     def _part(self, messages: Sequence[Mapping[str, Any]], *, prompt: bool = False) -> str | None:
-        """Renders a part of the conversation; None if the template fails on a part."""
+        """Renders some messages of the conversation. Returns None if the template fails on them."""
         try:
             return self._template.render(messages, prompt=prompt, tools=self._tools, where=self._where).text
         except DataError:
@@ -136,7 +135,7 @@ class _Turns:
         return (start, trimmed) if self._text[start:trimmed].endswith(self._special) else span
 
     def unknown(self, number: int) -> DataError:
-        """Returns the error for a message whose span cannot be determined."""
+        """Returns the error for message `number` (an index), whose span cannot be determined."""
         return DataError(
             f"message {number + 1} of {self._where}: the assistant's text cannot be found in the conversation, because"
             f" the chat template {self._template.name} renders it in another way once other messages follow. Mark it in"

@@ -24,7 +24,7 @@ from plimsoll.data.text.formats import encodable
 from plimsoll.errors import DataError
 
 Span = tuple[int, int]
-"""Index of the first character, and of the one after the last."""
+"""A range of characters: index of its first character, and index after its last character."""
 
 
 class Rendered(NamedTuple):
@@ -32,7 +32,7 @@ class Rendered(NamedTuple):
 
     text: str
     spans: list[Span]
-    """Spans of the assistant's text, in order, like those of `{% generation %}` blocks."""
+    """Spans of the text that the assistant wrote, in order."""
 
 
 class ChatTemplate:
@@ -43,12 +43,12 @@ class ChatTemplate:
 
         Args:
             source: Text of the template.
-            tokens: Spelling of special tokens by name: bos_token, eos_token and others.
+            tokens: Dict from names of special tokens, like bos_token and eos_token, to their text.
             name: File of the template, for error messages.
-            now: Time that `strftime_now` returns in all renderings; by default the time of this call.
+            now: Time that `strftime_now` formats in all renderings; by default the time of this call.
 
         Raises:
-            DataError: The text is no Jinja template.
+            DataError: The text is not a Jinja template.
         """
         self.source, self.name, self._tokens = source, name, dict(tokens)
         self._now = now or datetime.now()
@@ -73,7 +73,7 @@ class ChatTemplate:
 
     @property
     def day(self) -> str | None:
-        """Day that the template is given, like 2026-11-25; None if it uses no date."""
+        """Date with which the template is rendered, like 2026-11-25; None if the template uses no date."""
         return self._now.date().isoformat() if "strftime_now" in self.source else None
 
     def render(
@@ -83,7 +83,7 @@ class ChatTemplate:
 
         Args:
             messages: From `messages.checked_messages`.
-            prompt: Whether to add the beginning of the assistant's next message (`add_generation_prompt`).
+            prompt: Whether to append the header of the assistant's next message (`add_generation_prompt`).
             tools: JSON schemas of the functions that the assistant may call.
             where: Name of the record in error messages.
 
@@ -104,7 +104,7 @@ class ChatTemplate:
                 " correct the record, or name another template with --chat-template FILE"
             ) from problem
 
-        # Check that each block is in the text at the place where it was written.
+        # Check that the text contains each generation block at the index where the block was written.
         spans = []
         for start, block in generation.blocks:
             end = start + len(block)
@@ -118,13 +118,13 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """Records the text and the place of each `{% generation %}` block."""
+    """Records the text of each `{% generation %}` block, and the index of its first character."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja's own annotation)
 
     def begin(self) -> None:
         self.position = 0
-        """Number of characters written so far."""
+        """Number of characters rendered so far."""
         self.blocks: list[tuple[int, str]] = []
 
     def parse(self, parser: Parser) -> nodes.Node:
@@ -133,7 +133,7 @@ class _Generation(Extension):
         return nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Callable[[], str]) -> str:
-        """Records where the block begins, and returns its text."""
+        """Records a block and the index of its beginning. Returns its text."""
         text = caller()
         self.blocks.append((self.position, text))
         return text

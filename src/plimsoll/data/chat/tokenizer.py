@@ -1,7 +1,7 @@
-"""Encodes conversations, prompts and texts with a tokenizer and its chat template, and marks tokens to be learned.
+"""Encodes conversations, prompts and texts with a tokenizer and its chat template. Marks tokens that count in the loss.
 
-Unlike in `text.tokenizer.TextTokenizer`, names of special tokens in a text are encoded as these tokens. A chat template
-needs this, and `transformers` does the same, also for names that a user wrote.
+If a text spells a special token, like "<|im_end|>", the spelling is encoded as that token, unlike in
+`text.tokenizer.TextTokenizer`. A chat template needs this. `transformers` does the same, even for text of a user.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from plimsoll.errors import DataError
 
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 THE = "the conversation"
-"""Name in error messages of a conversation that is not from a file."""
+"""Name in error messages for a conversation that does not come from a file."""
 
 
 class Example(NamedTuple):
-    """A document before it is encoded."""
+    """The text of a document, before encoding."""
 
     text: str
     spans: list[Span] | None
-    """Characters whose tokens are to be learned; None for all."""
+    """Spans of characters whose tokens count in the loss; None for all characters."""
     whole: bool
     """True for a rendered conversation, whose text already has its special tokens."""
 
@@ -52,19 +52,19 @@ class ChatTokenizer:
         tokenizer.encode_special_tokens = False
         self._tokenizer, self.template, self.name = tokenizer, template, name
         self.tokens = dict(tokens)
-        """Spelling of special tokens by name: bos_token, eos_token and others."""
+        """Text of special tokens by name, like bos_token and eos_token."""
         self.size, self.dtype = text.size, text.dtype
-        """Highest id + 1; the smallest type that holds all ids."""
+        """`size`: highest id + 1. `dtype`: smallest type that holds all ids."""
         self.end_of_text, self.beginning = text.end_of_text, text.beginning()
-        """Id that ends a text; id that begins a text, or None."""
+        """`end_of_text`: id that ends a text. `beginning`: id that begins a text, or None."""
         added = tokenizer.get_added_tokens_decoder().values()
         self.special = frozenset(token.content for token in added) | {text.end_of_text_token}
-        """Spelling of the tokens that may end a turn."""
+        """Text of the special tokens, any of which may end a turn."""
 
     def encode(self, examples: Sequence[Example]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns int32 ids of each example, with booleans that are True for ids to be learned.
+        """Returns two arrays for each example: int32 ids, and booleans that are True if an id counts in the loss.
 
-        Texts that are no conversation get the special tokens that the tokenizer adds, and end-of-text, each once.
+        A text that is not a conversation gets the tokenizer's special tokens and end-of-text. None is doubled.
         """
         rows: list[Any] = [None] * len(examples)
         for whole in (True, False):
@@ -99,8 +99,8 @@ class ChatTokenizer:
 
         Args:
             messages: From `checked_messages`.
-            first: Number of the first message to be learned.
-            learn_all: True to learn all tokens, False to learn the assistant's only.
+            first: Index of the first message after the prompt. The prompt does not count in the loss.
+            learn_all: True if all tokens count in the loss, False if only the assistant's do.
             tools: JSON schemas of the functions that the assistant may call, or None.
             where: Name of the record in error messages.
         """
@@ -111,14 +111,14 @@ class ChatTokenizer:
         return Example(*rendered, True)
 
     def prompt_of(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> np.ndarray:
-        """Returns the int32 ids of a prompt, to which the assistant's answer is appended.
+        """Returns the int32 ids of a prompt, after which a model generates the assistant's answer.
 
         Args:
             messages: Objects with role and content; the last is usually the user's.
             tools: JSON schemas of the functions that the assistant may call.
 
         Raises:
-            DataError: There is no chat template, it fails, or the messages are invalid.
+            DataError: There is no chat template, the template fails, or the messages are invalid.
         """
         checked = checked_messages(messages, THE)
         text = self._needed(THE).render(checked, prompt=True, tools=tools, where=THE).text
@@ -136,11 +136,11 @@ class ChatTokenizer:
         return frozenset(ends)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text, including special tokens."""
+        """Returns the text of the ids, including special tokens."""
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the facts that determine ids, as JSON: the tokenizer, its special tokens and its template."""
+        """Returns all that determines the ids, as JSON: tokenizer, special tokens and chat template."""
         template = None if self.template is None else self.template.source
         return {"tokenizer": self._tokenizer.to_str(), "tokens": self.tokens, "template": template}
 
@@ -160,13 +160,13 @@ def load_chat_tokenizer(
     """Loads a tokenizer as `load_tokenizer` does, with the special tokens and the chat template beside it.
 
     Args:
-        path: A folder with tokenizer.json, or that file. The template is chat_template.jinja beside it, else
+        path: A tokenizer.json, or its folder. The chat template is chat_template.jinja in the same folder, else
             `chat_template` in tokenizer_config.json.
         chat_template: A file with another template.
-        day: Day, like 2026-11-25, that the template is given; by default today.
+        day: Date with which the template is rendered, like 2026-11-25; by default today.
 
     Raises:
-        DataError: A file is missing or unreadable, or holds no template.
+        DataError: A file is missing or unreadable, or a template is invalid.
     """
     tokenizer, file = open_tokenizer(path)
     tokens = special_tokens(file)
@@ -180,7 +180,7 @@ def load_chat_tokenizer(
 
 
 def save_chat_tokenizer(path: str | Path, out: Path, *, chat_template: str | Path | None = None) -> None:
-    """Copies the files that `load_chat_tokenizer` reads into a folder, which loads as the same tokenizer.
+    """Copies the files that `load_chat_tokenizer` reads, so that it loads the same tokenizer from the folder `out`.
 
     Args:
         path: As for `load_chat_tokenizer`.
@@ -208,7 +208,7 @@ def _template_in(file: Path) -> tuple[str, str]:
 
 
 def _template_beside(file: Path) -> tuple[str, str] | None:
-    """Returns the template of a tokenizer and the name of its file; None if there is no template."""
+    """Returns the chat template of a tokenizer and the name of the template's file; None if there is no template."""
     if (own := file.parent / TEMPLATE).is_file():
         return _template_in(own)
     template = json_beside(file, CONFIG).get("chat_template")
@@ -224,9 +224,9 @@ def _template_beside(file: Path) -> tuple[str, str] | None:
 
 
 def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:
-    """Returns an array that is True for tokens with characters in a span.
+    """Returns a boolean for each token: True if a span has a character of the token.
 
-    `offsets` are the characters of each token. Spans are in order.
+    `offsets` are the ranges of characters of the tokens. Spans are in order.
     """
     begin, end = np.fromiter(chain.from_iterable(offsets), np.int64, 2 * len(offsets)).reshape(-1, 2).T
     edges = np.array([*spans, (2**62, 2**62)])

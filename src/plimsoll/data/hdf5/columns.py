@@ -1,4 +1,4 @@
-"""An HDF5 file of any size as the data of a user's recipe. Rows are read a chunk at a time.
+"""An HDF5 file of any size as the data of a user's recipe (training problem). Rows are read chunk by chunk.
 
 plimsoll.recipe(data=lambda: plimsoll.Hdf5("w.h5", {"x": "states", "y": "labels"}), ...)
 """
@@ -20,8 +20,8 @@ from plimsoll.types import COUNTED
 from plimsoll.units import MIB
 
 READER_BYTES = 10 * MIB
-"""Bytes that reading adds to a loader of arrays: HDF5's cache, and heap memory left by decompressed chunks (notes,
-"The reader's share")."""
+"""Bytes that training takes besides chunks: HDF5's cache, and heap memory left by decompressed chunks (notes, "The
+reader's share")."""
 
 
 class Hdf5(ExampleSet):
@@ -35,12 +35,12 @@ class Hdf5(ExampleSet):
         columns: Dict from the names of an example's arrays to the datasets that hold them, like {"x": "states"}.
         rows: Range of examples to use, (begin, end) as in a slice: (0, -1000) leaves out the last 1,000. None is the
             beginning or the end of the file.
-        mix: Size of the shuffle buffer in chunks of the file. All are in memory. The order of chunks is shuffled, too.
+        mix: Number of chunks of the file in the shuffle buffer, which is in memory. The order of chunks is random, too.
         skip_bad: Whether to skip examples with NaN or infinity. By default such an example stops the run.
 
     Raises:
-        DataError: The file cannot be read, a dataset is missing, `rows` reaches beyond its end, or an argument is of
-            another type.
+        DataError: The file cannot be read, a dataset is missing, `rows` reaches beyond the file's end or is empty, or
+            `columns` is not a dict.
 
     Example:
         >>> data = lambda: plimsoll.Hdf5("windows.h5", {"x": "states", "y": "labels"}, rows=(0, -1000))
@@ -104,8 +104,8 @@ class Hdf5(ExampleSet):
     def held_bytes(self, *, training: bool) -> int:
         """Returns the host memory in bytes that reading the file takes.
 
-        In training this is the shuffle buffer of `mix` chunks, the chunk that is being read, and HDF5's own memory. In
-        evaluation it is two copies of one chunk: as read, and as passed on.
+        This is two copies of the chunk that is being read: as stored, and converted to 32 bits. In training, the
+        shuffle buffer of `mix` chunks and HDF5's own memory are added.
 
         Args:
             training: Whether the file is read for training (True) or for evaluation (False).

@@ -1,4 +1,4 @@
-"""Reads rows of an HDF5 file, from datasets of one length, a chunk at a time.
+"""Reads rows of an HDF5 file, from datasets of equal length, a chunk at a time.
 
 Reading any part of a compressed chunk decompresses all of it, so only complete chunks are read (`Hdf5Rows.spans`).
 Memory does not grow with the file.
@@ -19,16 +19,16 @@ from plimsoll.errors import DataError, names_in_words
 from plimsoll.units import MIB, format_bytes
 
 WITHOUT_CHUNKS = 512
-"""Rows per read if the file has no chunks."""
+"""Rows per read if the datasets of the file are not stored in chunks."""
 CACHE_BYTES = MIB
-"""Bytes of HDF5's cache per dataset. Small, since each chunk is read completely and once."""
+"""Bytes of HDF5's cache per dataset. A small cache suffices, since each chunk is read completely and once."""
 HUGE_CHUNK = 8 * MIB
 
 Rows = dict[str, np.ndarray]
 
 
 class Hdf5Rows:
-    """The rows of a file. `columns` maps the names of a row's arrays to datasets of the file."""
+    """The rows of an HDF5 file. `columns` is a dict from the name of each array of a row to its dataset in the file."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, str]) -> None:
         self.path = Path(path).expanduser()
@@ -46,11 +46,11 @@ class Hdf5Rows:
                 raise DataError(f"{self.path} has no rows in {', '.join(columns.values())}")
             self.attributes: dict[str, Any] = dict(self._file.attrs)
         self.row_spec = {name: (dataset.shape[1:], dataset.dtype.name) for name, dataset in self._datasets.items()}
-        """From the names of a row's arrays to their shape and dtype."""
+        """Dict from the name of each array of a row to the array's shape and dtype."""
         self.row_bytes = sum(map(row_bytes_of, self._datasets.values()))
         widest = max(self._datasets.values(), key=row_bytes_of)
         self.chunk_rows = int(widest.chunks[0]) if widest.chunks else min(WITHOUT_CHUNKS, self._count)
-        """Rows per chunk of the dataset with the widest rows, which takes longest to read."""
+        """Rows per read: a chunk of the dataset with the widest rows, which takes longest to read."""
 
     def __len__(self) -> int:
         return self._count
@@ -70,19 +70,19 @@ class Hdf5Rows:
         return np.asarray(dataset[()]) if isinstance(dataset, h5py.Dataset) else None
 
     def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
-        """Returns the spans (chunks) with rows `begin` to `end`: number of the first, their count, rows per span."""
+        """Returns the spans (chunks) of rows `begin` to `end` - 1: index of the first, their number, rows per span."""
         rows, end = self.chunk_rows, self._count if end is None else end
         first = begin // rows
         return first, -(-end // rows) - first, rows
 
     def spread_spans(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yields `(begin, end)` of at most `most` spans spread evenly over the file, with the first and the last."""
+        """Yields `(begin, end)` of at most `most` spans spread evenly over the file, including its first and last."""
         _, count, span = self.spans()
         for at in np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist():
             yield at * span, min(self._count, (at + 1) * span)
 
     def read(self, begin: int, end: int) -> Rows:
-        """Returns rows `begin` to `end`. Raises DataError if they cannot be read."""
+        """Returns rows `begin` to `end` - 1. Raises DataError if they cannot be read."""
         try:
             return {name: dataset[begin:end] for name, dataset in self._datasets.items()}
         except OSError as problem:
@@ -94,7 +94,7 @@ class Hdf5Rows:
 
 @contextmanager
 def damage_as_error(path: Path) -> Iterator[None]:
-    """Turns h5py's errors for damaged files (half a dozen classes) into DataError."""
+    """Raises DataError instead of h5py's half a dozen error classes for damaged files."""
     try:
         yield
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError) as problem:
@@ -102,7 +102,7 @@ def damage_as_error(path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> h5py.File:
-    """Opens a file. Raises DataError if it is no HDF5 file, is truncated, or another process is writing it."""
+    """Opens an HDF5 file. Raises DataError if it is missing, truncated, not HDF5, or written by another process."""
     if path.is_dir():
         raise DataError(f"{path} is a folder: name the HDF5 file in it")
     if not path.exists():
@@ -138,7 +138,7 @@ def not_finite(rows: Rows) -> np.ndarray:
 
 
 def huge_chunk_advice(dataset: h5py.Dataset) -> str | None:
-    """Returns advice if a dataset has chunks larger than HUGE_CHUNK, else None."""
+    """Returns advice for the user if a dataset has chunks larger than HUGE_CHUNK (8 MiB), else None."""
     if not dataset.chunks:
         return None
     size = int(np.prod(dataset.chunks, dtype=np.int64)) * dataset.dtype.itemsize

@@ -1,8 +1,8 @@
-"""Batches of rows in a shuffled order. Each epoch reads each byte of the file once.
+"""Batches of rows of an HDF5 file in a shuffled order. Each epoch reads each row once.
 
 The order of the chunks is shuffled. Groups of `mix` chunks are read, and the rows of a group are shuffled together, so
 that a batch has rows from `mix` places of the file. Memory holds one group of chunks, and the order of all chunks (4
-bytes a chunk). A position is an epoch, a group of chunks and a row in the group.
+bytes a chunk). A position in the data is an epoch, a group of chunks and a row in the group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIX = 16
 """Default number of chunks whose rows are shuffled together."""
 
 Derive = Callable[[Rows], Rows]
-"""Function from the rows of a chunk to the rows for training. It may leave rows out."""
+"""Function that converts the rows of a chunk to rows for training. It may leave rows out."""
 
 
 class MixedChunks(GroupStream):
@@ -59,7 +59,7 @@ class MixedChunks(GroupStream):
         super().__init__(facts=facts, name=str(source.path))
 
     def load(self, epoch: int, group: int) -> tuple[int, int]:
-        """Reads a group's chunks into the memory of the group before, since two groups would take twice as much."""
+        """Reads a group's chunks into the arrays of the previous group, so that memory holds only one group."""
         if self.shuffled and epoch != self._epoch:
             self._spans = order_of_chunks(self.count, self.order_seed, epoch)
             self._epoch = epoch
@@ -104,7 +104,7 @@ def order_within(count: int, seed: int, epoch: int, group: int) -> np.ndarray:
 def in_order(
     source: Hdf5Rows, spans: list[tuple[int, int]], *, batch_size: int, derive: Derive, skip_bad: bool
 ) -> Iterator[tuple[Rows, int]]:
-    """Yields batches of rows from some spans in the file's order, each with its length. The last may be shorter."""
+    """Yields batches of the rows of `spans`, unshuffled, each with its number of rows. The last may be smaller."""
     left, count = {}, 0
     for begin, end in spans:
         rows = derive(_finite(source, begin, end, skip_bad)[0])
@@ -118,7 +118,7 @@ def in_order(
 
 
 def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
-    """Returns the finite rows from `begin` to `end`, and the number of other rows.
+    """Returns the finite ones of rows `begin` to `end` - 1, and the number of other rows.
 
     Raises DataError if a row is not finite and `skip_bad` is False.
     """

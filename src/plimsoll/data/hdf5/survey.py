@@ -1,6 +1,6 @@
-"""Describes an HDF5 file from a sample of a few hundred rows. Memory does not grow with the file.
+"""Describes an HDF5 file by statistics of up to 200 rows of each dataset, from 8 random chunks.
 
-The sample has a few rows each from random chunks.
+Memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from plimsoll.data.hdf5.rows import (
 
 SAMPLED_ROWS, SAMPLED_CHUNKS = 200, 8
 LARGEST_READ = 64 * 2**20
-"""Largest read in bytes. A dataset with larger chunks is not sampled."""
+"""Largest chunk in bytes that is read. A dataset with larger chunks is not sampled."""
 SHOWN_ATTRIBUTES = 40
 FIGURES = {"mean": np.mean, "std": np.std, "least": np.min, "largest": np.max, "zeros": lambda x: np.mean(x == 0)}
-"""Statistics of the sampled finite values, by their names in the description."""
+"""Functions that compute the statistics of the sampled finite values, by their names in the description."""
 SUFFIXES = (".h5", ".hdf5", ".hdf")
 FAMILY_COLUMNS = {
     "names": "system_ids",
@@ -35,7 +35,7 @@ FAMILY_COLUMNS = {
     "controls": "controls",
     "masks": "control_masks",
 }
-"""Datasets in a file of `plimsoll prepare control`."""
+"""HDF5 datasets that `plimsoll prepare control` writes, by the names that are used here."""
 
 
 def is_hdf5(path: str | Path) -> bool:
@@ -45,7 +45,7 @@ def is_hdf5(path: str | Path) -> bool:
 
 
 def describe(path: str | Path, *, seed: int = 0) -> dict[str, Any]:
-    """Returns attributes, datasets and sampled statistics, as JSON."""
+    """Returns attributes, datasets and sampled statistics of an HDF5 file, as JSON."""
     path = Path(path).expanduser()
     with damage_as_error(path), opened(path) as file:
         datasets = datasets_in(file)
@@ -106,7 +106,7 @@ def _dataset(dataset: h5py.Dataset, random: np.random.Generator) -> dict[str, An
 
 
 def _families(path: Path) -> list[dict[str, Any]]:
-    """Returns statistics of each family of controlled systems, from chunks spread over the file."""
+    """Returns statistics of each family of controlled systems, from up to 8 chunks spread over the file."""
     source = Hdf5Rows(path, FAMILY_COLUMNS)
     spans = [source.read(begin, end) for begin, end in source.spread_spans(SAMPLED_CHUNKS)]
     rows = {name: np.concatenate([span[name] for span in spans]) for name in FAMILY_COLUMNS}

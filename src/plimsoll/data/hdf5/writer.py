@@ -1,6 +1,6 @@
-"""Writes an HDF5 file of known length, from the first row to the last. The file is complete or absent.
+"""Writes an HDF5 file with a known number of rows, in their order. The file is complete or absent.
 
-During writing it is called `NAME.partial`, and other processes wait. After a killed process, writing starts again.
+An unfinished file is called `NAME.partial`. Other writers wait for it. If its writer is killed, the next starts anew.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from plimsoll.units import MIB
 MADE_WITH = "made_with"
 """Attribute of a file with the facts that determine its content, as JSON."""
 LEAST_FREE = 16 * MIB
-"""Bytes of the disk that are left free besides the rows, because a failed write crashes HDF5."""
+"""Bytes of the disk that must stay free after each write, because a failed write crashes HDF5."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A dataset: shape and dtype of one row."""
+    """Shape and dtype of one row of a dataset."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -45,10 +45,10 @@ def new_file(
     chunk_rows: int,
     compression: str | None,
 ) -> Iterator[RowWriter]:
-    """Yields a writer of a file. When the block ends, all rows must be written, and the file gets its final name.
+    """Yields a writer of a file. All rows must be written before the `with` block ends; then the file is renamed.
 
     Args:
-        made_with: All facts that determine the content (see `is_finished`).
+        made_with: All facts that determine the content. `is_finished` compares them.
         compression: Name of an h5py filter; None for no compression.
 
     Raises:
@@ -89,12 +89,12 @@ class RowWriter:
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path = path
         self.file = file
-        """The open file, for attributes and small arrays."""
+        """The open file, to which the caller may add attributes and small arrays."""
         self.done = 0
         """Number of rows written."""
 
     def append(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Writes the next rows of every column. Complete chunks are fastest."""
+        """Writes the next rows of every column. Writing complete chunks is fastest."""
         size = sum(values.nbytes for values in rows.values())
         if free_bytes(self.path) < LEAST_FREE + 2 * size:
             raise StoppedError(disk_full(self.path))
@@ -107,7 +107,7 @@ class RowWriter:
 
 
 def is_finished(path: Path, made_with: Facts) -> bool:
-    """Returns True if the file exists, made with these facts. Raises DataError if it was made with others."""
+    """Returns True if the file exists and was made with these facts, False if it is absent; else raises DataError."""
     if not path.exists():
         return False
     with opened(path) as file:

@@ -1,7 +1,7 @@
 """Encodes text on all cores of this machine or of a Ray cluster. Blocks of ids come in the order of the text.
 
 A tokenizer of `tokenizers` releases Python's lock while it works, so threads suffice: each encodes one block.
-Converting its ids to an array holds the lock for a small part of the time.
+Converting the ids to an array holds the lock for a small part of the time.
 
 On a cluster (`--ray ADDRESS`) one process reads the documents and writes the folder. Ray encodes a block again if its
 machine is lost. Every machine of the cluster needs Python with `tokenizers` and NumPy; plimsoll's code is sent to it.
@@ -28,17 +28,17 @@ from plimsoll.errors import PlimsollError
 from plimsoll.units import KIB
 
 BLOCK = 256 * KIB
-"""Minimum characters of a block. A block ends with the piece that reaches this number."""
+"""Minimum characters of a block of text, which is encoded in one call."""
 LOCAL = "local"
 """Value of `--ray` that starts Ray on this machine for one command."""
 CONNECT_SECONDS = 10
 
 Encoded = tuple[np.ndarray, np.ndarray]
-"""int32 ids of the pieces of a block, including end-of-text, and the number of ids of each piece."""
+"""int32 ids of all pieces of a block, concatenated, with end-of-text; and the number of ids of each piece."""
 
 
 class Encoder(NamedTuple):
-    """An encoder of several blocks at a time."""
+    """Encodes several blocks at the same time."""
 
     ahead: int
     """Number of blocks that are submitted before waiting for the first result."""
@@ -57,9 +57,9 @@ def in_threads(tokenizer: TextTokenizer, *, workers: int | None) -> Iterator[Enc
 
 
 def encoded(pieces: Iterable[Piece], encoder: Encoder) -> Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]:
-    """Yields blocks of pieces, their ids, and the number of ids of each piece, in the order of the pieces.
+    """Yields blocks of pieces in order, with the ids of a block, and the number of ids of each piece.
 
-    Holds about `encoder.ahead` blocks at most.
+    Memory holds about `encoder.ahead` blocks.
     """
 
     def submit(block: list[Piece]) -> Callable[[], Encoded]:

@@ -1,4 +1,4 @@
-"""Tokenises a text once, into a packed folder of the cache."""
+"""Tokenises a text once, into a folder of token ids in the cache."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def tokenised(documents: Documents, tokenizer: TextTokenizer, say: Say) -> Packe
     """Returns the packed folder of a text: from the cache, or newly made with a thread for each core.
 
     Args:
-        documents: Files on this machine (`documents.paths`), not a stream.
-        tokenizer: The encoder.
-        say: Receives a line before the work, its progress every few seconds, and a line after.
+        documents: Text in files on this machine, not a stream.
+        tokenizer: Tokenizer that encodes the text.
+        say: Receives progress messages.
 
     Raises:
         DataError: The text changed while it was read.

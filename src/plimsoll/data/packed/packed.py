@@ -1,6 +1,6 @@
 """A packed folder: tokenised text as a stream of ids, made by `plimsoll prepare longcontext`.
 
-    shard_00000/     the first 256 MB of ids, and so on (shards.py)
+    shard_00000/     the first 256 MiB of ids, and so on (shards.py)
     tokenizer.json   the tokenizer that made the ids
     meta.json        sizes of all shards
 
@@ -29,18 +29,18 @@ from plimsoll.files.folder import META, opened, partial_of
 
 TOKENIZER = "tokenizer.json"
 WIDEST = {"uint16": 2**16, "uint32": 2**31}
-"""Types of an id, with the largest vocabulary of each. JAX indexes with int32, so uint32 holds 2^31 ids."""
+"""Largest vocabulary for each type of id. It is 2^31 for uint32, because JAX indexes with int32."""
 WORDS = 120
 """Number of tokens in the sample that `plimsoll inspect` prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A packed folder, as described by its meta.json. Counts of tokens include end-of-text."""
+    """A folder of tokenised text, as described by its meta.json. Counts of tokens include end-of-text."""
 
     folder: Path
     dtype: str
-    """Type of an id: uint16 or uint32."""
+    """NumPy type of the stored ids: uint16 or uint32."""
     vocab_size: int
     end_of_text: int
     """Id of end-of-text, which follows every document."""
@@ -90,7 +90,7 @@ class Packed:
 
     @property
     def files(self) -> list[Path]:
-        """Files of ids, and of the tokenizer."""
+        """Paths of the files with ids, and of tokenizer.json."""
         return [*sorted(self.folder.rglob("*.bin")), self.folder / TOKENIZER]
 
     @cached_property
@@ -159,14 +159,14 @@ class Packed:
 
     @cached_property
     def _ends(self) -> dict[str, list[int]]:
-        """Number of tokens up to the end of each shard, by the names of the files."""
+        """Number of ids up to the end of each shard, by file name: tokens.bin or validation.bin."""
         tokens = accumulate(shard.tokens for shard in self.shards)
         validation = accumulate(shard.validation_tokens for shard in self.shards)
         return {TOKENS: list(tokens), VALIDATION: list(validation)}
 
     @cached_property
     def _paths(self) -> dict[str, list[str]]:
-        """Paths of the shards' files, by their names. Strings, since building a `Path` takes longer than opening it."""
+        """Path of each shard's file, by file name. A string, since building a `Path` takes longer than opening it."""
         shards = range(len(self.shards))
         return {name: [str(self.path(shard, name)) for shard in shards] for name in (TOKENS, VALIDATION)}
 
@@ -182,10 +182,10 @@ class Packed:
 
 
 def open_packed(folder: str | Path) -> Packed:
-    """Opens a packed folder.
+    """Opens a packed folder, which holds tokenised text.
 
     Raises:
-        DataError: The folder is no packed folder, is not finished, or has a damaged meta.json.
+        DataError: The folder is not a packed folder, is unfinished, or has a damaged meta.json.
     """
     folder = Path(folder).expanduser()
     contents = opened(folder)
@@ -201,19 +201,19 @@ def open_packed(folder: str | Path) -> Packed:
 
 
 def id_type(vocab_size: int) -> np.dtype:
-    """Returns the smallest type on disk that holds all ids of a vocabulary."""
+    """Returns the smallest NumPy type for storage that holds all ids of a vocabulary."""
     name = next(name for name, most in WIDEST.items() if vocab_size <= most)
     return np.dtype(name).newbyteorder("<")
 
 
 def is_packed(folder: str | Path) -> bool:
-    """Returns True if a folder looks like a packed one, finished or not."""
+    """Returns True if a folder has a shard of token ids, finished or not."""
     folder = Path(folder).expanduser()
     return any((place / "shard_00000").is_dir() for place in (folder, partial_of(folder)))
 
 
 def describe_packed(folder: Path | str) -> dict[str, Any]:
-    """Returns the facts that `plimsoll inspect` prints. Raises DataError if the folder is incomplete, as a run does."""
+    """Returns the facts that `plimsoll inspect` prints. Raises DataError if the folder is unfinished."""
     from plimsoll.data.text.tokenizer import load_tokenizer
 
     packed = open_packed(folder)

@@ -1,8 +1,8 @@
 """Tokenises text into a packed folder, for `plimsoll prepare longcontext` and for the cache.
 
-One thread reads the documents, all cores or a cluster encode them, and they are written in order. Memory holds only the
-blocks in progress. Interrupted work continues after the last complete shard. The same documents give the same folder,
-byte for byte.
+One thread reads the documents, all cores or a Ray cluster encode them, and the ids are written in order. Memory holds
+only the blocks in progress. Interrupted work continues after the last complete shard. The same documents give the same
+folder, byte for byte.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plimsoll.files.folder import free_bytes, made, partial_of
 from plimsoll.units import format_bytes
 
 CONFIG = "tokenizer_config.json"
-"""File that names the end-of-text token for `transformers`."""
+"""File from which `transformers` reads the end-of-text token."""
 Say = Callable[[str], None]
 
 
@@ -43,7 +43,7 @@ def build(
     progress: Progress = lambda share, words: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Packs the text, or its missing shards, and returns the facts that `prepare --json` prints."""
+    """Tokenises the text, or its missing shards, into `out`. Returns the facts that `prepare --json` prints."""
     if workers is not None and workers < 1:
         raise RecipeError(f"--workers must be 1 or more, got {workers}")
     if ray is not None:
@@ -59,7 +59,7 @@ def build(
         tokenizer = trained_tokenizer(documents, options.vocab_size or DEFAULT_VOCABULARY, say)
     made_with = tokens_of(documents, tokenizer, options=options)
 
-    # Pack the missing shards.
+    # Tokenise the missing shards.
     packing = None
 
     def make(folder: Path) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def build(
 def tokens_of(
     documents: Documents, tokenizer: TextTokenizer, *, options: TextSet | None = None, exact: bool = False
 ) -> Facts:
-    """Returns all facts that determine the ids of a text. They are the key of its packed folder."""
+    """Returns all facts that determine the ids of a text. They identify its folder of ids."""
     named = {} if options is None else asdict(replace(options, tokenizer=None))
     return documents.facts(
         exact=exact,
@@ -94,7 +94,7 @@ def pack(
     encoding: AbstractContextManager[Encoder],
     progress: Progress,
 ) -> Packing:
-    """Fills a packed folder. Complete shards are kept.
+    """Fills a folder with shards of token ids. Complete shards are kept.
 
     Raises:
         DataError: The text changed meanwhile, or no document is left for training.

@@ -1,4 +1,4 @@
-"""Packs text into shards: folders of about 256 MB of ids, each complete or absent. Packing continues after the last.
+"""Tokenises text into shards: folders of about 256 MiB of ids. A shard is complete or absent.
 
 shard_00012/tokens.bin      ids for training, end-of-text after each document
 shard_00012/validation.bin  ids of the held-out documents
@@ -25,9 +25,9 @@ SHARD_BYTES = 256 * MIB
 PROGRESS_SECONDS = 2.0
 
 Progress = Callable[[float | None, str], None]
-"""Function that takes the completed share (None if unknown) and words."""
+"""Function that reports the completed share (None if unknown) and a text."""
 Blocks = Iterator[tuple[list[Piece], np.ndarray, np.ndarray]]
-"""Pieces, their ids, and the number of ids of each piece."""
+"""Iterator over blocks: pieces of text, their ids, and the number of ids of each piece."""
 
 
 @dataclass(kw_only=True)
@@ -40,9 +40,9 @@ class Shard:
     validation_documents: int = 0
     characters: int = 0
     position: dict[str, Any] | None = None
-    """Position in the documents after the last piece; None for their beginning."""
+    """Position in the text after the last piece; None if there is no piece."""
     last: bool = False
-    """True if the documents end with this shard."""
+    """True if the text ends with this shard."""
 
     def add(self, pieces: list[Piece], tokens: int, validation_tokens: int) -> None:
         self.tokens += tokens
@@ -56,7 +56,7 @@ class Shard:
 
 @dataclass(kw_only=True)
 class Packing:
-    """Packs a text into a folder's shards: existing shards are kept, missing ones are added."""
+    """Tokenises a text into the shards of a folder. Existing shards are kept, and missing ones added."""
 
     folder: Path
     made_with: Facts
@@ -74,7 +74,7 @@ class Packing:
 
     @property
     def words(self) -> str:
-        """Numbers of tokens and documents in all shards, in words."""
+        """Text with the numbers of tokens and documents in all shards."""
         tokens = sum(shard.tokens for shard in self.shards)
         documents = sum(shard.documents for shard in self.shards)
         return f"{tokens:,} tokens of {documents:,} documents"

@@ -1,7 +1,7 @@
-"""Windows of a packed folder, for training (permuted anew in each epoch) and for evaluation.
+"""Batches of windows of a packed folder, for training (permuted anew in each epoch) and for evaluation.
 
-A memory map would leave every touched page in the resident set, by which a run on a CPU is measured. Returning pages by
-`madvise` costs a page fault per window. Positioned reads leave only the batch in memory (docs/packing.md).
+A memory map would leave every touched page in the resident set, which counts as memory of a run on a CPU. Returning
+pages by `madvise` costs a page fault per window. Positioned reads leave only the batch in memory (docs/packing.md).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def packed_loader(
 
 
 def packed_validation(folder: str | Path, *, seq_len: int, batch_size: int, most: int | None = None) -> Iterator[Batch]:
-    """Yields batches of the held-out windows, or of the first `most`, in order.
+    """Yields batches of all validation windows, or of the first `most`, in order.
 
-    Rows that pad the last batch hold end-of-text, and their `COUNTED` is False. Yields nothing if the held-out
+    Rows that pad the last batch hold end-of-text; the array "counted" is False for them. Yields nothing if the held-out
     documents do not fill a window; the caller must report this.
     """
     require_sizes(seq_len=seq_len, batch_size=batch_size)

@@ -1,8 +1,8 @@
 """Reads documents from a list of files in order. Reading continues exactly from a saved position.
 
 A document longer than 64 KiB is read in pieces, so memory does not depend on the files' content. `opening.py` chooses
-the files. 1 % of the documents are for validation, chosen by a hash of their content. The choice is the same in every
-run, whatever the order of files, the epochs and the batch size. Two copies of a document are on the same side.
+the files. 1 % of the documents are held out for validation, chosen by a hash of their content. The choice is the same
+in every run, whatever the order of files, the epochs and the batch size. Copies of a document are in the same split.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from plimsoll.files.facts import Facts, facts_of
 
 HELD_OUT_SHARE = 0.01
 METHOD = 3
-"""Version of the rules for splitting, holding out and packing, and of a packed folder's description."""
+"""Version of the rules for splitting, holding out and packing documents, and of a packed folder's meta.json."""
 
 
 class Piece(NamedTuple):
-    """A document, or a part of one of at most 64 KiB."""
+    """A document of at most 64 KiB, or a part of a longer one."""
 
     text: str
     position: dict
@@ -43,7 +43,7 @@ class Documents:
     name: str
     description: str
     contents: InitVar[str]
-    """Names and sizes of the files. A saved position is valid for these files only."""
+    """Text with names and sizes of the files. A saved position is valid for these files only."""
     max_examples: int | None = None
 
     def __post_init__(self, contents: str) -> None:
@@ -57,7 +57,7 @@ class Documents:
         """Digest of the names and sizes of the files."""
 
     def facts(self, *, exact: bool = False, **options: Any) -> Facts:
-        """Returns all facts that determine the pieces, with further options. The arguments are those of `facts_of`."""
+        """Returns all facts that determine the pieces, and `options`. `exact` is as for `files.facts.facts_of`."""
         formats = {f"{file.format} {file.column}" for file in self.files if isinstance(file, File)}
         return facts_of(
             self.paths or [],
@@ -68,7 +68,7 @@ class Documents:
         )
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading imports. Some take much memory."""
+        """Returns the names of modules that reading imports. Some take much memory."""
         return tuple(dict.fromkeys(name for file in self.files for name in file.imports()))
 
     def describe(self) -> str:
@@ -77,7 +77,7 @@ class Documents:
         return self.description + limit
 
     def share(self, position: dict | None) -> float | None:
-        """Returns the share of the text before a position, by documents or by bytes of files; None for a stream."""
+        """Returns the share of `max_examples`, or else of the files' bytes, before a position; None if unknown."""
         position = position or {"file": 0, "at": {}, "documents": 0}
         if self.max_examples is not None:
             return position["documents"] / self.max_examples

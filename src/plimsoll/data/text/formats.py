@@ -1,7 +1,7 @@
 """Readers of the file formats. Each yields documents in pieces (`Part`), and continues from a saved place.
 
-`{}` is the beginning of a file. A place in a file of records is a record, and the number of its characters already
-read.
+A place is a dict; `{}` is the beginning of a file. In a file of records, it has the position of a record and the number
+of its characters already read.
 """
 
 import json
@@ -32,7 +32,7 @@ class File:
 
     path: Path
     format: str
-    """One of text, whole (one document per file), jsonl, json (read by chat/records.py) and parquet."""
+    """One of text, whole (the file is one document), jsonl, json (read by chat/records.py) and parquet."""
     column: str = "text"
 
     @property
@@ -48,7 +48,7 @@ class File:
         return split_file(self.path, at, how=WHOLE if self.format == "whole" else None)
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the modules that reading imports."""
+        """Returns the names of modules that reading imports."""
         return ("pyarrow.parquet",) if self.format == "parquet" else ()
 
     def size(self) -> int:
@@ -85,8 +85,8 @@ def json_lines(file: File, offset: int = 0, number: int = 0) -> Iterator[tuple[d
         number: Number of lines before that line.
 
     Yields:
-        The object (None for a blank line), the number of its line from 1, and the bytes at which the line begins and
-        ends.
+        The object (None for a blank line), the number of its line from 1, and the offsets in bytes at which the line
+        begins and ends.
     """
     with open_bytes(file.path, offset) as reader:
         while line := reader.readline(LONGEST_LINE + 1):
@@ -131,7 +131,7 @@ def no_column(where: str, column: str, columns: Iterable[str]) -> DataError:
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str | None:
-    """Returns the text of a record; None if the value is null. Raises DataError if the column is missing or no text."""
+    """Returns the text in a record's `column`; None for null. Raises DataError if it is missing or not text."""
     if column not in record:
         raise no_column(where, column, record)
     value = record[column]
@@ -148,7 +148,7 @@ def encodable(text: str) -> str:
 
 
 def record_parts(text: str | None, inside: int, here: dict, after: dict) -> Iterator[Part]:
-    """Yields the pieces of a record from character `inside`. `here` and `after` are the places around the record."""
+    """Yields the pieces of a record from character `inside`. `here` is the record's place, `after` that of the next."""
     if text is None or not text.strip():
         return
     for piece, end in cut_string(text, inside):
@@ -179,7 +179,7 @@ def table_rows(table: Any, columns: list[str], group: int) -> Iterator[dict[str,
 
 
 def _read_table(file: File, at: dict) -> Iterator[Part]:
-    """Yields the documents of a parquet file. A place is a row group and a row in the group."""
+    """Yields the documents of a parquet file after `at`: the index of a row group, and of a row in that group."""
     with open_parquet(file) as table:
         if file.column not in table.schema_arrow.names:
             raise no_column(file.name, file.column, table.schema_arrow.names)

@@ -14,12 +14,12 @@ TOKENIZER = "tokenizer.json"
 
 
 def trained_tokenizer(documents: Documents, vocab_size: int, say: Say) -> TextTokenizer:
-    """Returns a byte-level BPE of the beginning of a text: from the cache, or newly trained.
+    """Returns a byte-level BPE tokenizer of the beginning of a text: from the cache, or newly trained.
 
     Args:
         documents: The text. The tokenizer of a stream is not cached, since the stream's text may change.
         vocab_size: Largest number of tokens in the vocabulary.
-        say: Receives a line before training, and one at the end.
+        say: Receives progress messages.
     """
 
     def train() -> TextTokenizer:

@@ -1,4 +1,4 @@
-"""Batches of `input_ids` and `labels` of text, shuffled and prefetched. The consumer's position is JSON.
+"""Batches of `input_ids` and `labels` of text, shuffled and prefetched. A position in the data is JSON.
 
 `text_loader` streams: memory holds only the shuffle buffer and the prefetched batches (loader_bytes.py). After
 `restore`, batches that were prefetched but not consumed are read again.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def batch_of(windows: np.ndarray) -> Batch:
-    """Returns the batch of some windows of ids, (windows, seq_len + 1)."""
+    """Returns `input_ids` and `labels` of `windows`, ids of shape (batch, seq_len + 1)."""
     return {"input_ids": windows[:, :-1].astype(np.int32), "labels": windows[:, 1:].astype(np.int32)}
 
 
@@ -41,8 +41,8 @@ class ShuffledWindows(Stream):
     """
 
     start: ClassVar = {"windows": TokenWindows.start, "buffer": 0, "taken": 0}
-    """`windows` is the position before a group's first window, `buffer` the group's number, and `taken` the number of
-    the group's windows that have left."""
+    """`windows` is the position before the first window of a group, `buffer` the index of the group, and `taken` the
+    number of its windows that were yielded."""
 
     def __init__(self, windows: TokenWindows, *, batch_size: int, buffer: int, seed: int) -> None:
         facts = {"seq_len": windows.seq_len, "stride": windows.stride, "shuffle_buffer_size": buffer}
@@ -93,7 +93,7 @@ def text_loader(
 ) -> Loader:
     """Builds a loader that streams the training documents.
 
-    `shuffle_buffer_size` is in windows, 0 or 1 for none; `prefetch` in batches; `threads` encode at the same time.
+    `shuffle_buffer_size` counts windows (0 or 1: no shuffling), `prefetch` batches, and `threads` encoding threads.
     """
     require_sizes(batch_size=batch_size)
     require_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, prefetch=prefetch, seed=seed)
@@ -103,7 +103,7 @@ def text_loader(
 
 
 def packed_text_loader(packed: Packed, *, seq_len: int, stride: int, **options: Any) -> Loader:
-    """Builds a loader of a text that was tokenised before, with the options of `permuted`.
+    """Builds a loader of a text that was tokenised before, with the options of `data.loader.permuted`.
 
     Each epoch permutes all windows anew. Without a `seed`, windows are in the order of the text.
     """
@@ -117,7 +117,7 @@ def packed_text_loader(packed: Packed, *, seq_len: int, stride: int, **options: 
 def memory_loader(
     documents: Documents, tokenizer: TextTokenizer, *, seq_len: int, stride: int | None = None, **options: Any
 ) -> Loader:
-    """Builds a loader that holds all tokens in memory. The order is that of `packed_text_loader`."""
+    """Builds a loader that holds all tokens in memory. Options and order are as for `packed_text_loader`."""
     require_sizes(seq_len=seq_len, stride=stride)
     stride = stride or seq_len
     tokens = load_tokens(documents, tokenizer)
@@ -137,7 +137,7 @@ def _permuted_windows(read: Read, tokens: int, name: str, *, seq_len: int, strid
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
-    """Returns all training ids in one array of `tokenizer.dtype`. It grows in place; peak memory is 9/8 of its size."""
+    """Returns all training ids in one array of `tokenizer.dtype`, which grows in place to at most 9/8 of its size."""
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
     for block in token_blocks(documents, tokenizer):
@@ -151,9 +151,9 @@ def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
 
 
 def windows_from_array(tokens: np.ndarray, *, seq_len: int, batch_size: int) -> Iterator[Batch]:
-    """Yields full batches. Every token of the 1-D array except the first is a label exactly once.
+    """Yields full batches. Every token of the 1-D array `tokens` except the first is a label exactly once.
 
-    Labels that pad the last batch are IGNORE.
+    Labels that pad the last batch are IGNORE (-1).
     """
     if len(tokens) < 2:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Opens the documents that a user names: a file, a folder, a data set of `datasets`, or an id on the hub."""
+"""Opens the text that a user names: a file, a folder, or the id of a data set on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _OTHER_SPLIT = re.compile(r"(^|[-_. ])(test|validation|valid|val|dev|eval)([-_. 
 
 FILES_OF_A_RUN = ("recipe.json", "plan.json")
 LARGEST_BYTES = 4 * GIB
-"""Bytes of text above which it is streamed. Encoding 4 GiB takes ten minutes on two cores, and 2 GiB of disk."""
+"""Largest text, in bytes, that is tokenised before training. Larger ones are streamed. Encoding 4 GiB takes ten minutes
+on two cores, and 2 GiB of disk."""
 BYTES_A_TOKEN = 4
 """Approximate bytes of text per token: 3.3 for Python's source with 4,096 tokens, 4.4 for English with 50,257."""
 
@@ -47,8 +48,9 @@ def open_documents(
     """Opens the documents that `dataset_id` names, without reading them into memory.
 
     An existing path is a file or folder; otherwise `org/name` is an id on the Hugging Face hub. The `datasets` library
-    reads a folder whose file names tell splits, or whose data-set card has configurations. Of any other folder, all
-    readable files are read in the order of their sorted names.
+    reads a folder if file names tell splits, its data-set card has configurations, it has only .json, .csv or .tsv
+    files, or `config` or another `split` than "train" is given. Of other folders, all readable files are read, sorted
+    by name.
     """
     if max_examples is not None and max_examples < 1:
         raise RecipeError(f"--max-examples must be 1 or more documents, got {max_examples}")
@@ -93,7 +95,7 @@ def named_files(dataset_id: str, *, config: str | None, split: str, column: str 
 
 
 def require_named(dataset_id: str) -> bool:
-    """Returns True if `dataset_id` is a file or folder, False if it may be an id on the hub. Asks no network.
+    """Returns True if `dataset_id` is a file or folder, False if it may be an id on the hub. Uses no network.
 
     An id looks like org/name, without the suffix of a data file, and there is no folder org here.
 
@@ -116,7 +118,7 @@ def require_named(dataset_id: str) -> bool:
 def worth_keeping(documents: Documents, *, tokens: int | None) -> bool:
     """Returns True if a text should be tokenised once before training, instead of streamed.
 
-    This holds for files on this machine, up to LARGEST_BYTES, if a run reads all of them.
+    This holds for files on this machine, of up to LARGEST_BYTES (4 GiB), if a run reads all of them.
 
     Args:
         documents: The text.
@@ -138,14 +140,14 @@ def text_bytes(documents: Documents) -> int:
 
 
 def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
-    """Returns the approximate bytes of a text's ids, by the sizes of its files; 0 for a stream or with a limit."""
+    """Returns the approximate bytes of a text's ids, by the sizes of its files; 0 for a stream or part of a text."""
     if documents.max_examples is not None:
         return 0
     return text_bytes(documents) // BYTES_A_TOKEN * tokenizer.dtype.itemsize
 
 
 def _documents(files: list[File], root: Path, **options: Any) -> Documents:
-    """Returns the documents of files. Names and sizes of the files identify saved positions."""
+    """Returns the documents of files. Saved positions are valid while the files' names and sizes are the same."""
     contents = "\n".join(f"{file.path.relative_to(root)} {file.size()}" for file in files)
     return Documents(files, contents=contents, **options)
 

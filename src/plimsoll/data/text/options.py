@@ -1,4 +1,4 @@
-"""Options that name a text and its tokenizer, for training and for packing.
+"""Options that name a text and its tokenizer, for training and for tokenising.
 
 Imports no NumPy, since the command line reads its options from here.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VOCABULARY = 8_192
 VOCABULARY = 257, 2**20
-"""Smallest and largest vocabulary of a trained tokenizer. 256 bytes and an end-of-text token are the minimum."""
+"""Smallest and largest vocabulary of a trained tokenizer. The smallest has 256 bytes and an end-of-text token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class NamedText(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(NamedText):
-    """Options of `plimsoll prepare longcontext` that determine a packed folder."""
+    """Options of `plimsoll prepare longcontext` that determine the written tokens."""
 
     dataset_id: str
     """Text to pack: a file or folder (.txt, .jsonl, .parquet, also gzip or zstd), a Hugging Face data set, which is

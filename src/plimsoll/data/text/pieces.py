@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 def how_to_split(head: bytes) -> str:
-    """Returns MARKERS if the first MiB of a text file has an end-of-text marker, else BLANK_LINES."""
+    """Returns MARKERS if `head`, the first MiB of a text file, has an end-of-text marker, else BLANK_LINES."""
     return MARKERS if END_OF_TEXT.encode() in head else BLANK_LINES
 
 
@@ -54,7 +54,7 @@ def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
 
 
 def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
-    """Returns the index at which a full piece of a string or of bytes ends."""
+    """Returns the index after the last line end, else space, among the PIECE characters (or bytes) from `start`."""
     for separator in (line_end, space):
         place = text.rfind(separator, start, start + PIECE)
         if place >= 0:
@@ -63,11 +63,11 @@ def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
 
 
 def split_file(path: Path, at: dict, *, how: str | None = None) -> Iterator[Part]:
-    """Yields the documents of a text file in pieces, from a place.
+    """Yields the documents of a text file in pieces, from the place `at`.
 
-    White space around a document is dropped, and so are documents of white space alone. A place has three entries:
-    `offset` in bytes, `inside` (True inside a document), and `how` documents end (MARKERS, BLANK_LINES or WHOLE).
-    Without a given `how`, the first MiB decides.
+    White space around a document is dropped, and so are documents of only white space. A place has three entries:
+    `offset` in bytes, `inside` (True inside a document), and `how`, the rule by which documents end (MARKERS,
+    BLANK_LINES or WHOLE). If `how` is None, the first MiB decides.
     """
     offset = at.get("offset", 0)
     inside = at.get("inside", False)
@@ -133,7 +133,7 @@ def _fill(buffer: bytearray, reader: BinaryIO, size: int) -> bool:
 
 
 def not_text(name: str, offset: int) -> DataError:
-    """Returns the error for a file with a byte that is invalid in UTF-8 text."""
+    """Returns the error for a file whose byte at `offset` is invalid in UTF-8 text."""
     return DataError(
         f"{name} is not UTF-8 text: byte {offset:,} cannot be part of it, so the file is binary or in "
         "another encoding. Convert it (iconv -t utf-8), or name a .txt, .jsonl or .parquet file."

@@ -1,8 +1,8 @@
-"""Windows of text for the evaluation of a language model. Every token is a label exactly once.
+"""Windows of text for the evaluation of a language model. Every token of the text is a label exactly once.
 
-Each document, and each window of a long document, begins with the beginning-of-text token, without earlier context.
-Memory holds a batch and a piece of a document. End-of-text is no label, so that the loss depends little on how a file
-was split into documents.
+The input of each document, and of each window of a long document, begins with the beginning-of-text token, without
+earlier context. Memory holds a batch and a piece of a document. End-of-text is no label, so that the loss depends
+little on how a file was split into documents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORTEST = 64
 
 
 class Rows(NamedTuple):
-    """Arrays of (rows, length), int32; a label of `IGNORE` is not counted."""
+    """int32 arrays of (rows, length). A label of `IGNORE` does not count in the loss."""
 
     inputs: np.ndarray
     labels: np.ndarray

@@ -24,7 +24,7 @@ _ZST_INPUT = 4 * KIB  # compressed bytes per read: at a ratio of 1,000 they expa
 
 @contextmanager
 def open_bytes(path: Path, offset: int = 0) -> Iterator[BinaryIO]:
-    """Opens a buffered reader at `offset`. Errors while it is read become DataError."""
+    """Opens a buffered reader at `offset`. Errors during reading become DataError."""
     import zstandard
 
     suffix, left = path.suffix.lower(), offset

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Counts of the training text of one epoch. Tokens include end-of-text."""
+    """Counts of the training documents of a text. Tokens include end-of-text."""
 
     documents: int
     tokens: int
@@ -38,17 +38,17 @@ def survey(
     enough: int | None = None,
     expected: int | None = None,
 ) -> Survey:
-    """Counts an epoch by encoding all text once, with a thread for each core. Keeps no tokens.
+    """Counts documents, tokens and windows by encoding all text once, with a thread per core. Keeps no tokens.
 
     On two cores, 100 million tokens take half a minute.
 
     Args:
         documents: The text.
-        tokenizer: Its tokenizer.
+        tokenizer: The text's tokenizer.
         seq_len: Tokens of a window.
         stride: Tokens from one window to the next; by default `seq_len`.
-        enough: Number of windows at which counting ends.
-        expected: Number of documents of the complete text. The counts are then estimates for that many documents.
+        enough: Number of windows at which counting ends; None to count all.
+        expected: Number of documents for which the counts are extrapolated; None for exact counts.
     """
     from plimsoll.data.packed.encoding import encoded, in_threads
 
@@ -72,7 +72,7 @@ def survey(
 
 
 def expected_counts(beginning: Survey, documents: int) -> Survey:
-    """Returns the estimated counts of the complete text.
+    """Returns the counts of the complete text, extrapolated from its beginning.
 
     Args:
         beginning: Counts of the text's first documents.

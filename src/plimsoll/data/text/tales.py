@@ -14,7 +14,7 @@ from plimsoll.processes.cache import cache_folder
 COUNT = 12_000
 """Number of tales in the file (5.4 MiB), all different."""
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "him", "his")}
-"""Subject, object and possessive forms."""
+"""Subject, object and possessive form of each pronoun."""
 
 
 @cache

@@ -1,7 +1,7 @@
 """Converts text to ids and back with a tokenizer of Hugging Face's `tokenizers` library. Ids are NumPy arrays.
 
 A Python list takes 8 bytes an id and often 28 more for the number; an array takes 4. Text that spells a special token
-("<|endoftext|>" in a source file) is encoded as ordinary text; only `encode_pieces` and `encode_each` end a document.
+("<|endoftext|>" in a source file) is encoded as ordinary text; only `encode_pieces` and `encode_each` add end-of-text.
 The library releases Python's lock while it encodes, so threads encode several blocks in parallel.
 """
 
@@ -31,9 +31,9 @@ _BYTES_AND_END = 257  # smallest byte-level vocabulary: 256 bytes and end-of-tex
 
 
 SPAN = 8 * KIB
-"""Characters of a piece that are encoded in one call. Encodings of 64 KiB took 13 MiB (notes, "Text in flight")."""
+"""Characters that are encoded in one call. The encodings of 64 KiB of text took 13 MiB (notes, "Text in flight")."""
 _BETWEEN_WORDS = re.compile("(?<=[!-~]) (?=[!-~])")
-"""A single space between two visible ASCII characters. GPT-2's expression always begins a word at such a space."""
+"""A single space between two visible ASCII characters. GPT-2's regular expression always starts a word there."""
 
 
 class TextTokenizer:
@@ -60,7 +60,7 @@ class TextTokenizer:
         """End-of-text as spelled in the vocabulary."""
         self._cuts_words = _cuts_words(tokenizer)
         self.dtype = np.dtype(np.uint16 if self.size <= 2**16 else np.int32)
-        """Smallest type that holds all ids, for storing many of them."""
+        """uint16 if it holds all ids, else int32; for storing many ids."""
 
     def beginning(self) -> int | None:
         """Returns the id of the special token that this tokenizer puts before a text; None if there is none."""
@@ -76,7 +76,7 @@ class TextTokenizer:
     def encode_pieces(self, pieces: Sequence[Piece]) -> np.ndarray:
         """Returns int32 ids of the pieces, concatenated, with end-of-text after the last piece of each document.
 
-        Encodes about SPAN characters at a time, since encodings are large, if cutting a text does not change its ids.
+        If cutting a text does not change its ids, encodes about SPAN characters at a time, since encodings are large.
         """
         ids: list[np.ndarray] = []
         texts, ends, characters = list[str](), list[bool](), 0
@@ -122,7 +122,7 @@ class TextTokenizer:
 
 
 def _cuts_words(tokenizer: Tokenizer) -> bool:
-    """Returns True if cutting a text at _BETWEEN_WORDS changes no ids, since the tokenizer always splits there."""
+    """Returns True if the tokenizer always splits text at _BETWEEN_WORDS, so that cutting there changes no ids."""
     if tokenizer.normalizer is not None or getattr(tokenizer.model, "dropout", None) or tokenizer.pre_tokenizer is None:
         return False
     if any(
@@ -135,7 +135,7 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
 
 
 def _spans(text: str) -> Iterator[str]:
-    """Yields the text in parts of SPAN characters or slightly more, each up to the end of a word."""
+    """Yields the text in parts of SPAN characters or slightly more, each of which ends with a word."""
     start = 0
     while len(text) - start > SPAN and (cut := _BETWEEN_WORDS.search(text, start + SPAN)) is not None:
         yield text[start : cut.start()]
@@ -144,16 +144,16 @@ def _spans(text: str) -> Iterator[str]:
 
 
 def load_tokenizer(path: str | Path) -> TextTokenizer:
-    """Loads a tokenizer from a `tokenizer.json`, its folder, or a `vocab.json` beside its `merges.txt`, as of GPT-2.
+    """Loads a tokenizer from a `tokenizer.json`, or a `vocab.json` (like GPT-2's) beside its `merges.txt`, or a folder.
 
-    End-of-text is the `eos_token` in the files that `transformers` saves beside it, else a well-known token.
+    End-of-text is the `eos_token` of the files that `transformers` saves in the same folder, else a well-known token.
     """
     tokenizer, file = open_tokenizer(path)
     return TextTokenizer(tokenizer, end_of_text=special_tokens(file).get("eos_token"), name=str(file))
 
 
 def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
-    """Returns the tokenizer of the `tokenizers` library at a path (see `load_tokenizer`), and its file."""
+    """Returns the `tokenizers.Tokenizer` at a path, which is as for `load_tokenizer`, and the path of its file."""
     file = _tokenizer_file(path)
     merges = file.with_name(file.name.removesuffix("vocab.json") + "merges.txt")
     if (two_files := file.name.endswith("vocab.json")) and not merges.is_file():
@@ -170,9 +170,9 @@ def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
 
 
 def special_tokens(file: Path) -> dict[str, str]:
-    """Returns the spelling of bos_token, eos_token and others, from the files that `transformers` saves beside `file`.
+    """Returns the text of special tokens by name, like bos_token, from files that `transformers` saves beside `file`.
 
-    If both files name a token, tokenizer_config.json has precedence.
+    If two files name a token, tokenizer_config.json has precedence.
     """
     spelled = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -201,7 +201,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def tokenizer_vocab_size(path: str | Path) -> int:
-    """Returns the highest id + 1 by reading the file, without building the tokenizer."""
+    """Returns a tokenizer's highest id + 1 by reading its file, without building the tokenizer."""
     file = _tokenizer_file(path)
     try:
         content: Any = json.loads(file.read_text("utf-8"))
@@ -231,10 +231,10 @@ def _unreadable(file: Path, problem: Exception) -> DataError:
 
 
 def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int = 8 * MIB) -> TextTokenizer:
-    """Trains a byte-level BPE, which encodes any text, on the first training documents.
+    """Trains a byte-level BPE tokenizer, which encodes any text, on the first training documents.
 
     The same documents give the same tokenizer. A sample with few different words gives fewer than `vocab_size` tokens
-    (see `size`). Training takes about 8 times the sample's bytes of memory.
+    (see `size`). Training takes about 8 times `sample_bytes` of memory.
     """
     if vocab_size < _BYTES_AND_END:
         raise RecipeError(

@@ -1,7 +1,7 @@
 """Windows of `seq_len + 1` tokens, cut from the token stream of the documents.
 
 Every document is followed by end-of-text, and windows may span documents. With stride = seq_len the concatenated inputs
-are the token stream. Documents are encoded in blocks of about 16 KiB, several in parallel with several threads. The
+are the token stream. Documents are encoded in blocks of at least 16 Ki characters, in parallel by several threads. The
 state names the block with the next window's first token, so that restoring encodes only the blocks of that window
 again.
 """
@@ -25,11 +25,11 @@ from plimsoll.errors import DataError
 from plimsoll.units import KIB
 
 BLOCK = 16 * KIB
-"""Minimum characters of a block. A block ends with the piece (up to 64 KiB) that reaches this number."""
+"""Minimum characters of a block. The piece (up to 64 KiB) that reaches this number is the block's last."""
 
 
 class Block(NamedTuple):
-    """Ids of some documents, and the positions before and after them."""
+    """Ids of some pieces of text, and the positions before and after them."""
 
     ids: np.ndarray
     start: dict | None
@@ -42,10 +42,10 @@ Unencoded = tuple[list[Piece], dict | None, dict]
 
 
 def encoding_threads() -> int:
-    """Returns the number of threads that encode a stream: one per core of this process, at most MOST_THREADS.
+    """Returns the number of threads that encode a stream: one per core of this process, at most MOST_THREADS (8).
 
-    Returns 1 if JAX_PLATFORMS is cpu. There, further threads make steps a fifth slower, and take memory (notes, "The
-    card never waits").
+    Returns 1 if JAX_PLATFORMS is cpu: further threads would make training steps a fifth slower, and take memory (notes,
+    "The card never waits").
     """
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return 1
@@ -59,9 +59,10 @@ def token_blocks(
     start: dict | None = None,
     threads: int = 1,
 ) -> Iterator[Block]:
-    """Yields the ids of the training documents.
+    """Yields the ids of the training documents in blocks, from the position `start`.
 
-    Each of several `threads` encodes a block, and one more block is read ahead. Blocks and their order do not change.
+    Each of several `threads` encodes a block, and one more block is read ahead. Blocks and order do not depend on
+    `threads`.
     """
 
     def encoded(pieces: list[Piece]) -> np.ndarray:
@@ -79,7 +80,7 @@ def token_blocks(
 
 
 def _unencoded(documents: Documents, start: dict | None) -> Iterator[Unencoded]:
-    """Yields blocks of training pieces of at least BLOCK characters, with the positions around them."""
+    """Yields blocks of training pieces, of at least BLOCK characters, with the positions before and after a block."""
     pieces: list[Piece] = []
     characters = 0
     position = start or {}
@@ -109,7 +110,7 @@ class TokenWindows(Stream):
     """Endless stream of windows: arrays of `seq_len + 1` ids in `tokenizer.dtype`."""
 
     start: ClassVar = {"epoch": 0, "position": None, "skip": 0, "windows": 0}
-    """`position` is the documents' position before a block, `skip` the number of tokens from there to the next window,
+    """`position` is the position in the text before a block, `skip` the number of tokens from there to the next window,
     and `windows` the number of windows so far in this epoch."""
 
     def __init__(
@@ -121,7 +122,7 @@ class TokenWindows(Stream):
         stride: int | None = None,
         threads: int = 1,
     ) -> None:
-        """Checks the sizes. `threads` as for `token_blocks`."""
+        """Checks the sizes. `threads` is as for `token_blocks`."""
         super().__init__(facts={})
         require_sizes(seq_len=seq_len, stride=stride, threads=threads)
         self.documents = documents
@@ -150,7 +151,7 @@ class TokenWindows(Stream):
 
 
 def _without_skipped(ids: np.ndarray, kept: deque[Block], at: dict[str, Any]) -> np.ndarray:
-    """Drops the blocks that end before the next window. Returns the remaining ids."""
+    """Drops blocks that end before the next window from `kept`, and updates `at`. Returns the remaining ids."""
     while kept and len(kept[0].ids) <= at["skip"]:
         skipped = kept.popleft()
         ids = ids[len(skipped.ids) :]

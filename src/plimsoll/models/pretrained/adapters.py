@@ -1,8 +1,8 @@
 """Writes and reads LoRA adapters of a published model in PEFT's format: a folder of two files.
 
 `adapter_config.json` names rank, scale and kernels; `adapter_model.safetensors` holds two float32 matrices for each
-kernel of each layer, `lora_A` of (rank, in) and `lora_B` of (out, rank). Ours are stacked over layers and transposed:
-`a` of (layers, in, rank), `b` of (layers, rank, out), by the path of the kernel in our tree (levers/lora.py).
+kernel of each layer, `lora_A` of (rank, in) and `lora_B` of (out, rank). plimsoll stacks them over layers, transposed:
+`a` of (layers, in, rank), `b` of (layers, rank, out), by the kernel's path in the parameters (levers/lora.py).
 https://huggingface.co/docs/peft/developer_guides/checkpoint
 """
 
@@ -26,15 +26,15 @@ from plimsoll.models.shape import KERNELS, DecoderShape
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 INSIDE = {False: "model.", True: "model.language_model."}
-"""Prefix of `layers` in names, by whether the model also sees pictures."""
+"""Prefix of `layers` in names of tensors, by whether the model also sees pictures."""
 NAME = re.compile(
     re.escape(PREFIX)
     + r"(?:model|model\.language_model|language_model\.model)\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.default)?\.weight"
 )
-"""Name of a matrix. Groups: layer, published name of the kernel, and A or B. It allows the adapter's name of older
-files, and the older place of the language model in a model that sees pictures."""
+"""Name of a matrix. Groups: layer index, published name of the kernel, and A or B. Older names have `.default`, or
+another prefix of the language model in a model that sees pictures."""
 PATHS = {f"blocks/{ours}/kernel": published for ours, published in KERNELS.items()}
-"""Published names of kernels within a layer, by path in our tree."""
+"""Published names of kernels within a layer, by path in plimsoll's parameters."""
 ELSEWISE = (
     "use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save", "rank_pattern",
     "alpha_pattern", "layers_to_transform", "layer_replication", "target_parameters", "trainable_token_indices",
@@ -62,7 +62,7 @@ class AdapterSettings:
 
 
 Learned = Mapping[str, Mapping[str, Any]]
-"""Adapters that `levers.lora.LoRA` learns: `a` and `b`, stacked over layers, by path of the kernel in our tree."""
+"""Trained matrices of `levers.lora.LoRA`: `a` and `b`, stacked over layers, by the kernel's path in the parameters."""
 
 
 def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSettings, *, pictures: bool = False) -> None:
@@ -116,7 +116,7 @@ def read_adapter(
         targets: Paths of the required kernels; None for any.
 
     Raises:
-        DataError: The adapter cannot be read, is no plain LoRA, or has another model, rank or kernels.
+        DataError: The adapter cannot be read, is not plain LoRA, or is for another model, rank or kernels.
     """
     folder = Path(folder).expanduser()
     settings = read_settings(folder)
@@ -181,7 +181,7 @@ def read_settings(folder: Path) -> AdapterSettings:
 
 
 Pairs = dict[tuple[int, str, str], Tensor]
-"""Tensors by layer, published name, and A or B."""
+"""Tensors by layer index, the kernel's published name, and A or B."""
 
 
 def _pairs(folder: Path) -> Pairs:
@@ -214,13 +214,13 @@ def _require(folder: Path, pairs: Pairs, shape: DecoderShape, rank: int, paths: 
     shapes = {f"layers.{layer}.{name}.lora_{which}": tensor.shape for (layer, name, which), tensor in pairs.items()}
     if wrong := differences(shapes, wanted):
         raise DataError(
-            f"the adapter in {folder} is not for this model, {shape.layers} layers of width {shape.width}: of its"
-            f" matrices {wrong}. Name the model that it was trained on, or another adapter"
+            f"the adapter in {folder} is not for this model, {shape.layers} layers of width {shape.width}: its matrices"
+            f" do not fit, {wrong}. Name the model that it was trained on, or another adapter"
         )
 
 
 def _matrix(tensor: Tensor) -> np.ndarray:
-    """Returns a matrix in float32, transposed to our layout."""
+    """Returns a matrix in float32, transposed to plimsoll's layout."""
     rows = tensor.rows(0, tensor.shape[0])
     if tensor.kind == "BF16":
         rows = (rows.astype(np.uint32) << 16).view(np.float32)

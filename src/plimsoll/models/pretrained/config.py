@@ -1,8 +1,8 @@
-"""Reads a shape from a Hugging Face `config.json`, with old or new names of settings.
+"""Reads a decoder's shape from a Hugging Face `config.json`, with old or new names of fields.
 
-Every field is read, known to have no effect, or refused by name (families.py). A missing field has the default of its
-class in `transformers`. If two fields conflict, the one that `transformers` uses counts. Other architectures are
-refused, because they compute something else with tensors that may have the same names. Imports no JAX.
+Every field is read, known to have no effect, or rejected by name (families.py). A missing field has the default of its
+class in `transformers`. If two fields conflict, the field that `transformers` uses counts. Other architectures are
+rejected, because they compute something else with tensors that may have the same names. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ INSTEAD = f"use --pretrained with a model that is: {SUPPORTED}"
 PUBLISHED = "Take the config.json that was published with these weights"
 SILU = ("silu", "swish")
 TANH, EXACT = "gelu_pytorch_tanh", "gelu"
-"""Names of the approximate GELU, by tanh, and of the exact GELU. In a Gemma 1 `gelu` means the approximation, too."""
+"""Names of the GELU approximated by tanh, and of the exact GELU. In a Gemma 1, `gelu` means the approximation, too."""
 ROPE = {
     "factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings", "partial_rotary_factor",
     "rope_theta", "rope_type", "type",
 }  # fmt: skip
-"""Known names in the settings of rotary positions."""
+"""Supported settings of rotary positions."""
 
 
 def read_shape(folder: str | Path) -> DecoderShape:
@@ -40,7 +40,7 @@ def read_shape(folder: str | Path) -> DecoderShape:
 
 
 def read_config(folder: str | Path) -> tuple[dict[str, Any], str]:
-    """Returns a folder's `config.json` and its path. Raises DataError if it is missing or no JSON object."""
+    """Returns a folder's `config.json` and its path. Raises DataError if the file is missing or is not JSON."""
     path = Path(folder).expanduser() / "config.json"
     try:
         config = json.loads(path.read_text("utf-8"))
@@ -60,10 +60,10 @@ def sees_pictures(config: Mapping[str, Any]) -> bool:
 
 
 def text_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the language model alone, as of a model without vision."""
+    """Returns the settings of the language model, without those of a vision part."""
     if not sees_pictures(config):
         return dict(config)
-    # The head belongs to the outer model, whose setting decides whether it is tied.
+    # The output layer belongs to the outer model, whose setting decides if it is tied.
     tied = config.get("tie_word_embeddings")
     return {**(config.get("text_config") or {}), "model_type": TEXT, "tie_word_embeddings": tied is None or tied}
 
@@ -112,10 +112,10 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> DecoderShape:
 
 
 def _reader(config: Mapping[str, Any], source: str) -> _Reader:
-    """Returns the settings of a language model. Raises DataError for a field with an unsupported value."""
+    """Returns a reader of the language model's settings. Raises DataError for a field with an unsupported value."""
     kind = str(config.get("model_type"))
     if kind not in tables().families:
-        raise DataError(f"{source} is of the architecture {kind!r}, which is not computed here: {INSTEAD}")
+        raise DataError(f"{source} is of the architecture {kind!r}, which plimsoll does not support: {INSTEAD}")
     read = _Reader(config, source, tables().families[kind])
     read.require_known()
     if not sees_pictures(config):
@@ -128,7 +128,7 @@ def _reader(config: Mapping[str, Any], source: str) -> _Reader:
 
 
 def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
-    """Returns the number of heads of queries, of heads of keys and values, and of columns of a head."""
+    """Returns the number of query heads, of key-value heads, and of columns of a head."""
     heads = read.count("num_attention_heads")
     key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
@@ -136,13 +136,15 @@ def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
     is_derived = read.get("head_dim") is None
     head_width = width // heads if is_derived else read.count("head_dim")
     if head_width % 2 or (is_derived and width % heads):
-        raise read.wrong(f"a width of {width} gives {heads} heads of no even width, which rotary positions turn")
+        raise read.wrong(
+            f"its {heads} heads have no even width (model width {width}), and rotary positions turn pairs of columns"
+        )
     return heads, key_heads, head_width
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads settings of a configuration by the table of its family.
+    """Reads the settings in a `config.json`, by the table of its family.
 
     Methods raise DataError with the name of a wrong setting.
     """
@@ -166,7 +168,7 @@ class _Reader:
                 raise self.refused(name, value)
 
     def has(self, name: str) -> bool:
-        """Returns True if a field changes the computation of the family's models."""
+        """Returns True if the field `name` changes the computation of the family's models."""
         field = self.family.fields.get(name)
         return field is not None and field.kind == "computed"
 
@@ -192,21 +194,21 @@ class _Reader:
         return value
 
     def count(self, name: str, value: Any = None) -> int:
-        """Returns a whole number above 0: the field `name`, or `value`, for which `name` is used in messages."""
+        """Returns the field `name`, or `value` if given. Raises DataError unless it is a whole number above 0."""
         value = self.get(name) if value is None else value
         if type(value) is not int or value < 1:
             raise self.wrong(f"{name} is {_short(value)}, not a whole number above 0")
         return value
 
     def number(self, name: str, value: Any = None) -> float:
-        """Returns a number above 0, as `count` does."""
+        """Returns the same as `count`, but as a number above 0 that need not be whole."""
         value = self.get(name) if value is None else value
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
         return float(value)
 
     def number_or_none(self, name: str) -> float:
-        """Returns a number, or 0 for a null."""
+        """Returns the field as a number above 0, or 0 if it is null."""
         return 0.0 if self.get(name, null=True) is None else self.number(name)
 
     def wrong(self, why: str) -> DataError:
@@ -233,7 +235,7 @@ class _Reader:
             advice = "Use --pretrained with the model that it was made from: --frozen-bits stores that in few bits"
         else:
             advice = f"If its weights do without, export it with {name} {value}; else {INSTEAD}"
-        return DataError(f"{self.source} is of a model that is not computed here: {why}. {advice}")
+        return DataError(f"{self.source} is of a model that plimsoll does not support: {why}. {advice}")
 
 
 def _short(value: Any) -> str:
@@ -252,7 +254,7 @@ def _exact_gelu(read: _Reader) -> bool:
 
 
 def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
-    """Returns, for each layer, whether its queries see only a window."""
+    """Returns a boolean for each layer: True if its queries see only a sliding window."""
     window = read.get("sliding_window", null=True)
     if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
         window = None
@@ -269,7 +271,7 @@ def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
         pattern = read.count("sliding_window_pattern")
         windowed = tuple((layer + 1) % pattern != 0 for layer in range(layers))
     if any(windowed) and window is None:
-        raise read.wrong("it has layers of sliding_attention, and says no sliding_window or does not use it")
+        raise read.wrong("it has layers of sliding_attention, but no sliding_window, or use_sliding_window is false")
     return windowed
 
 
@@ -288,8 +290,8 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     """Returns the rotary positions of layers with full attention, and of layers with a window.
 
     `rope_scaling` replaces `rope_parameters`, and a `rope_theta` beside them is the default of both. A Gemma 3 has
-    `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes those of full attention, and
-    other entries of `rope_parameters` are not read.
+    `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes the parameters of full
+    attention, and other entries of `rope_parameters` are not read.
     """
     scaling = read.get("rope_scaling") or {}
     parameters = read.get("rope_parameters") or {}
@@ -302,7 +304,7 @@ def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
     if not parameters:
         full = {"rope_type": "default"}
     elif scaling and not full:
-        raise read.wrong("it has rope_scaling beside rope_parameters without full_attention, which it would change")
+        raise read.wrong("its rope_scaling would change full_attention in rope_parameters, which is missing")
     return _rotary({**full, **scaling}, theta, read), _rotary(of_window, read.get("rope_local_base_freq"), read)
 
 

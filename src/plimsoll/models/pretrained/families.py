@@ -1,4 +1,4 @@
-"""The use of each field of a published `config.json`: tables of `fields.toml`, by `model_type`. Imports no JAX."""
+"""Reads `fields.toml`: for each `model_type`, a table of the use of each field of `config.json`. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from plimsoll.models.shape import Architecture
 
 TABLE = Path(__file__).with_name("fields.toml")
 WITHOUT_DEFAULT = ("null", "required")
-"""Values in the table that mean None: "null", and "required" for a field without a default."""
+"""Values in `fields.toml` that are read as None: "null", and "required" for a field without a default."""
 
 
 class Field(NamedTuple):
-    """A row of a table."""
+    """The use of a field of `config.json`."""
 
     kind: Literal["computed", "only", "no_effect"]
     value: Any
-    """computed: default of a field that is left out; only: the one supported value; no_effect: None."""
+    """computed: the field's default; only: the one supported value; no_effect: None."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Tables(NamedTuple):
     programs: tuple[str, ...]
     """Prefixes of fields that other programs write for their own use."""
     reasons: Mapping[str, str]
-    """Unsupported part of a model, in words, by the field that asks for it."""
+    """Text that names the unsupported part of a model, by the field that turns it on."""
     families: Mapping[str, Family]
-    """Families by `model_type`. `gemma3` is the model that sees pictures, whose language model is a `gemma3_text`."""
+    """Families by `model_type`. A `gemma3` sees pictures; its language model is a `gemma3_text`."""
 
 
 @cache

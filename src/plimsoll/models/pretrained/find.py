@@ -1,6 +1,6 @@
 """Finds a model by its name: a folder, or an id of the Hugging Face hub.
 
-Planning needs only a shape. `models.toml` has the shapes of well-known ids; for others, `config.json` is downloaded.
+Planning needs only a shape. `models.toml` has the settings of well-known ids; for others, `config.json` is downloaded.
 Weights come from the cache of `huggingface_hub` (`HF_HOME`), which is filled on first use, and works without a network
 afterwards. Imports no JAX.
 """
@@ -66,7 +66,7 @@ def known_configs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _local(name: str) -> Path | None:
-    """Returns the folder if the name is one, or None if it is an id. Raises DataError if it is neither."""
+    """Returns the path of a folder named `name`, or None for a hub id. Raises DataError if `name` is neither."""
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path

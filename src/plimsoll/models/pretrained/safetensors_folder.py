@@ -1,7 +1,7 @@
-"""Tensors of a Hugging Face folder: finds them in their files, checks their shapes, and reads a few rows at a time.
+"""Finds the tensors of a Hugging Face folder in their files, checks their shapes, and reads a few rows at a time.
 
-The safetensors library checks a file's header. Rows are then read, not mapped: the pages of a map count as resident, so
-a model would be in memory twice. Pickled weights are refused, because they can run code. Imports no JAX.
+The safetensors library checks a file's header. Rows are then read, not memory-mapped: mapped pages count as resident,
+so a model would be in memory twice. Pickled weights are rejected, because they can run code. Imports no JAX.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_he
 BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 """Prefixes of tensors of a Gemma 3's vision part."""
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
-"""Prefixes in a Gemma 3 of text alone, by the old or new prefix in one that sees pictures."""
+"""Prefixes in a Gemma 3 of text alone, by the old or new prefix in a Gemma 3 that sees pictures."""
 LISTED = 8
-"""Most names that an error message lists."""
+"""Largest number of names that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Tensor:
     """Type: `F32`, `F16`, `BF16`, or another that is not supported."""
     shape: tuple[int, ...]
     start: int
-    """First byte of the tensor in the file."""
+    """Offset of the tensor's first byte in the file."""
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Returns rows `first` to `last` of the first axis as they are stored; bfloat16 as its bits.
+        """Returns rows `first` to `last` - 1 of the first axis as they are stored; bfloat16 as its bits.
 
         Raises DataError if an element is not finite.
         """
@@ -86,9 +86,9 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
 def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
     """Returns the folder's tensors. Raises DataError if they are not those of the shape.
 
-    Some models with a tied embedding save it only as head; if both exist, the embedding is used. Frequencies in old
-    Llamas are ignored, because they follow from the configuration. From a Gemma 3 that sees pictures only the language
-    model is returned, without the prefix of its names.
+    Some models with a tied embedding save it only as `lm_head`; if both exist, the embedding is used. Rotary
+    frequencies in old Llamas are ignored, because they follow from the configuration. Of a Gemma 3 that sees pictures
+    only the language model is returned, with the names of a Gemma 3 of text alone.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in tensors_of(folder).items():
@@ -108,7 +108,7 @@ def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
 
 
 def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
-    """Returns ranges of the first axis with up to `numbers` elements each, or of one row."""
+    """Returns ranges (begin, end) of rows that have up to `numbers` elements each, or one row."""
     many = max(1, numbers // math.prod(shape[1:]))
     return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
 

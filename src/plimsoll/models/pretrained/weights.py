@@ -1,7 +1,7 @@
 """Reads published weights of a decoder directly into their stored form (levers/frozen.py).
 
-Memory holds only the stored form and some MiB: a few rows of a tensor are read, transposed, rounded or packed, and
-written into the stack of layers.
+Memory holds only the stored form and some MiB: a few rows of a tensor are read, transposed, rounded or quantised, and
+written into the array of all layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import NORMS_AND_BIASES, Compute
 
 PACKED_PIECE = 2**16
-"""Elements that are packed at a time."""
+"""Elements that are quantised at a time."""
 
 
 def stored_like(shape: DecoderShape, bits: FrozenBits) -> Any:
@@ -32,7 +32,7 @@ def stored_like(shape: DecoderShape, bits: FrozenBits) -> Any:
 
 
 def kept(params: dict, bits: FrozenBits) -> dict:
-    """Returns `levers.frozen.stored`, with bfloat16 stacks of layers as bits, from which one layer can be sliced.
+    """Returns `levers.frozen.stored` of `params`, but bfloat16 stacks of layers as bits (uint16), for slicing a layer.
 
     Embedding and head stay bfloat16: a product reads all of them, and XLA for CPU would copy bits to convert them.
     """
@@ -45,7 +45,7 @@ def kept(params: dict, bits: FrozenBits) -> dict:
 
 
 def blank(shape: DecoderShape) -> dict:
-    """Returns blocks and last norm of a `Decoder` with zero kernels and neutral norms: each layer returns its input.
+    """Returns blocks and final norm of a `Decoder` with zero kernels and neutral norms: each layer returns its input.
 
     Embedding and head are left out.
     """
@@ -60,7 +60,7 @@ def blank(shape: DecoderShape) -> dict:
 
 
 def blank_kept(tree: dict, bits: FrozenBits) -> dict:
-    """Returns `kept` of the result of `blank`, but makes packed zeros without quantising."""
+    """Returns `kept(tree, bits)` for a `tree` from `blank`, but makes packed zeros without quantising."""
 
     def blank_leaf(leaf: Any, like: Any) -> Any:
         same = not isinstance(like, Packed) and like.dtype == leaf.dtype
@@ -77,14 +77,14 @@ def load(
     words: bool = True,
     like: Any = None,
 ) -> dict[str, Any]:
-    """Returns the folder's weights in the tree of `Decoder`, each leaf stored as by `kept`.
+    """Returns the folder's weights as parameters of `Decoder`, each stored as by `kept`.
 
     Args:
         folder: Folder of a Hugging Face model.
         shape: Shape of the model.
         bits: Bits of the stored weights. None: 16 if all tensors in the files are bfloat16, else 32.
         words: Whether to read the token embedding and the head. A model whose inputs are vectors needs neither.
-        like: Shapes, types and shardings of the stored leaves; None for those of `bits`.
+        like: Shapes, types and shardings of the returned arrays; None for the form that `bits` gives.
 
     Raises:
         DataError: The tensors are not those of the shape.
@@ -107,7 +107,7 @@ def load(
 
 
 def published_tensor(params: dict, shape: DecoderShape, name: str) -> Any:
-    """Returns the tensor with a published name from the result of `load`; (out, in) for a kernel."""
+    """Returns the tensor with a published name from parameters of `load`; (out, in) for a kernel."""
     if name == EMBEDDING:
         return params["embedding"]
     if name == HEAD:
