@@ -41,7 +41,7 @@ LEVERS_PAGE = """# All levers
 
 Written by `python docs/reference.py`. What each saves and costs, with figures: [levers.md](levers.md).
 A lever that is left out is chosen by the planner, as far as `--numerics` lets it: exact, mixed (exact and mixed), or
-compressed (all).
+compressed (all). The planner never chooses `tf32`, `--deterministic`, `--embedding-bits` or moments in 16 bits.
 In Python they are pins: `plimsoll.train("code", pins={"remat": "block"})`.
 """
 ROLES = {
@@ -174,7 +174,8 @@ def levers_page() -> str:
     for lever in LEVERS.values():
         values = ", ".join(map(str, lever.values)) or f"{lever.least} and more"
         needs = ", ".join(f"`{support.name}` of the {support.owner}" for support in lever.supports)
-        cells = [f"`{lever.flag}`", values, str(lever.plain), lever.touches, needs, lever.help]
+        plain = "the whole batch" if lever.plain is None else str(lever.plain)
+        cells = [f"`{lever.flag}`", values, plain, lever.touches, needs, lever.help]
         lines.append(f"| {' | '.join(escaped(cell) for cell in cells)} |")
     return "\n".join([*lines, ""])
 

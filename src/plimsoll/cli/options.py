@@ -156,5 +156,5 @@ class LadderOptions(Arithmetic):
     """Optimizer steps on each rung, a third of them after a restart from a checkpoint. --steps remains the length of
     the learning-rate schedule."""
     run: Annotated[str | None, Metavar("FOLDER")] = None
-    """New folder for the runs. By default they are deleted afterwards."""
+    """New folder in which to keep all runs. By default they are deleted afterwards."""
     json: Json = False

@@ -36,7 +36,7 @@ class Place(Arithmetic):
 
     memory: Size | None = None
     """Memory budget per device, like 768MiB or 2GB; 2G is 2GiB. By default the memory that is free now, less a
-    safety margin; on an accelerator, its memory."""
+    safety margin on a CPU; for a chip that is not in this machine, all of its memory."""
     chip: Chip | None = None
     """Chip to plan for, one of `plimsoll chips`. By default the accelerator that JAX finds, else the CPU."""
     mesh: Annotated[str | None, Metavar("MESH")] = None
@@ -47,7 +47,7 @@ class Place(Arithmetic):
     of each part outside the layers."""
     within: Seconds | None = None
     """Time limit for planning, like 10s. Planning exceeds it only until it has found a first plan. By default 30s on a
-    CPU, 60s for an accelerator."""
+    CPU and 60s for an accelerator, or up to 120s before a long run."""
 
     @property
     def step_options(self) -> StepOptions:

@@ -102,7 +102,7 @@ class Trained:
         return evaluated(arrays) | frozen
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters in types that a loss can read. The arguments are those of `stored`."""
+        """Returns the parameters of `stored`, which has the same arguments, with dtypes that a loss accepts."""
         params = self.stored(average=average, given=given)
         return params | {"trainable": readable(params["trainable"])}
 

@@ -90,7 +90,7 @@ def attention(
         how = {"compute": compute, "causal": causal, "window": window, "scale": scale, "cap": cap}
         return _on_own_rows(query, key, value, segments, windowed, how)
 
-    # The windows: one, or (0, window) if a run-time value chooses between them.
+    # Window sizes to compile: one (0 for no window), or 0 and `window` if a traced value chooses between them.
     batch, heads, length, width = query.shape
     window = window if window < length else 0
     is_known = isinstance(windowed, bool | np.bool_) or not window

@@ -144,7 +144,7 @@ class Lever:
     also tries values whose ratio is below 1."""
 
     rungs: tuple[Rung, ...] = ()
-    """Rungs of `plimsoll ladder` that set the lever; empty if it cannot show the lever."""
+    """Rungs (steps of the comparison that `plimsoll ladder` makes) that set this lever; empty if no rung does."""
     words: Text | None = None
     """Short text for a value in progress lines and refusals; by default the lever's name and the value."""
     plain_words: str = ""
@@ -152,7 +152,7 @@ class Lever:
     label: str = ""
     """First column of the lever's row in a plan's table."""
     row: Text = "{value}"
-    """Second column of the row: a template with `{value}`, and `{plan}` for the plan."""
+    """Text of the lever in the table of a plan: a format string of `value`, the lever's, and `plan`, the whole plan."""
     plain_row: str = ""
     """Second column for the value `plain` (off). If empty, the table has no row for that value."""
 

@@ -224,6 +224,6 @@ class LoRA:
 
 
 def _keys(examples: UInt32[Array, " examples"], lead: tuple[int, ...], number: int) -> UInt32[Array, "... examples"]:
-    """Returns the keys of the adapter with index `number`: one for each layer (axes `lead`) and example."""
+    """Returns the PRNG keys for the dropout of adapter `number`: one for each layer (axes `lead`) and example."""
     own = np.arange(math.prod(lead), dtype=np.uint32) + np.uint32((number * GOLDEN) % 2**32)
     return random_bits(examples[None, :], jnp.asarray(own)[:, None]).reshape(*lead, -1)

@@ -162,7 +162,7 @@ _bfloat16.defvjp(_forward, _backward)
 
 
 def _bits(weights: Array) -> Array:
-    """Returns the bits of float32, with one canonical NaN: rounding up another NaN could carry into its sign."""
+    """Returns the bits of the weights as float32. NaN is canonical: rounding up another could carry into its sign."""
     return jnp.where(weights == weights, lax.bitcast_convert_type(weights, jnp.uint32), jnp.uint32(NOT_A_NUMBER))
 
 

@@ -11,8 +11,8 @@ All functions are pure: `Decoder.init` returns parameters as dicts of arrays, `D
 
 The weights of all blocks are stacked along a first axis. The blocks are scanned, unless `levers.remat.unrolls`, so that
 compile time does not depend on the number of layers. One scan has layers with and without a sliding window, by a
-boolean for each. A Gemma 3 has 26, 34 or 62 layers in a pattern of 6: a scan over complete patterns would copy the
-remaining layers out of the stack, and compile six bodies.
+boolean for each. A Gemma 3 has 26, 34 or 62 layers in a pattern of 6: a scan over complete patterns would compile six
+bodies, and copy the layers that are left over out of the stack.
 """
 
 from __future__ import annotations

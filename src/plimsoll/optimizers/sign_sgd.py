@@ -4,7 +4,8 @@
 
 A row that several examples read is updated once, by the sign of the sum. Other rows do not change. No gradient or
 update has the size of the table, and there is no state. signSGD: Bernstein et al. 2018,
-https://arxiv.org/abs/1802.04434; sparse as in the code that trained the published recursive models.
+https://arxiv.org/abs/1802.04434; sparse as in the code of TRM
+(https://arxiv.org/abs/2510.04871).
 """
 
 from __future__ import annotations

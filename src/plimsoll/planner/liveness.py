@@ -69,7 +69,7 @@ def _stacked_on_host(jaxpr: Any) -> int:
 
 
 def _peak(jaxpr: Any, workspace: int, inlined: Collection[str]) -> int:
-    """Returns the largest sum of bytes alive at once in a jaxpr. Its caller counts its arguments and results."""
+    """Returns the largest sum of bytes alive at once in a jaxpr. The caller adds arguments and results."""
     results = _in_bytes_of_results(jaxpr)
     made_from, last_use = _followed(jaxpr, results, inlined)
     alive: dict[Any, int] = {}

@@ -41,7 +41,8 @@ class Combination:
     """Lowest ratio of timed to estimated step seconds that these values may reach."""
 
     apart: tuple[Any, ...]
-    """Values of the levers on which the error of a trace depends. Combinations with other values have other errors."""
+    """Values of the levers on which the ratio of compiled to traced bytes depends. Its compiled steps correct only the
+    estimates of combinations with the same values."""
 
     @cached_property
     def steps(self) -> dict[int, Plan]:

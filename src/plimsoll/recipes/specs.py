@@ -69,7 +69,7 @@ class Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySpec(Spec):
-    """Arrays of any names and shapes."""
+    """Data made of named arrays of any shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class Every:
     """Interval between saves or between evaluations, in steps, in seconds, or both."""
 
     steps: float = 0
-    """Interval in steps; 0 for no saves or evaluations by steps. May be fractional, as an epoch can be."""
+    """Interval in steps; 0 for no saves or evaluations by steps. May be fractional: an epoch may be."""
     seconds: float = math.inf
     """Interval in seconds; infinite for none by the clock. Infinite with several processes, whose clocks differ."""
     first_seconds: float | None = None

@@ -19,7 +19,15 @@ from plimsoll.api.messages import quiet
 from plimsoll.api.plan_of_run import Starting
 from plimsoll.api.planning import card, place
 from plimsoll.api.planning.find import compile_process, find_plan
-from plimsoll.api.planning.place import Place, budget_bytes, chip_named, place_of, require_card, require_free
+from plimsoll.api.planning.place import (
+    Place,
+    budget_bytes,
+    chip_named,
+    elsewhere,
+    place_of,
+    require_card,
+    require_free,
+)
 from plimsoll.api.planning.question import Question
 from plimsoll.errors import BudgetError, PlimsollError, RecipeError, RunError
 from plimsoll.files.run_folder import RunFolder
@@ -469,3 +477,11 @@ def test_plans_are_compiled_and_timed_where_the_card_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Child, "_start", lambda child: silently("a child was started"))
     assert find_plan(question, at) == dataclasses.replace(planned, compiles=0)
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_a_run_is_not_kept_on_another_mesh_than_its_plan_has(name):
+    target = chip(name)
+    assert elsewhere(PLANNED, None, target) is None
+    assert elsewhere(PLANNED, "data=1", target) is None
+    assert "data=1,fsdp=2" in elsewhere(PLANNED, "data=1,fsdp=2", target)

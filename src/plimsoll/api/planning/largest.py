@@ -116,7 +116,7 @@ class _Search:
 
     def guess(self, below: int, above: int) -> int:
         """Returns the number (index) of the value to plan next, between the bounds `below` and `above`."""
-        # Choose the middle of the bounds every third time, and if the bytes of the upper bound are unknown.
+        # With an upper bound, choose the middle every third time, and always if that bound's bytes are unknown.
         beyond = self.trials.get(above)
         is_third = len(self.history) % 3 == 0
         if beyond is not None and (is_third or beyond.needed_bytes is None):

@@ -336,12 +336,12 @@ def elsewhere(planned: Planned, mesh: str | None, target: Chip, *, processes: in
         target: Chip to train on.
         processes: Number of processes that train together now.
     """
-    if target.platform != "cpu":
-        return None
     plan = planned.plan
     before, requested = Mesh(plan.devices // plan.fsdp, plan.fsdp), parse_mesh(mesh)
     if requested not in (None, before):
         return f"was planned for a mesh of {before}, and --mesh says {requested}"
+    if target.platform != "cpu":
+        return None
     if planned.hosts != processes:
         return f"was planned for {planned.hosts} processes, and {processes} train it now"
     here = cpu_devices() * processes

@@ -108,7 +108,7 @@ def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False if `remat` is on while all logits are kept, except on a GPU, where that still saves much."""
+    """Returns False for `remat` with all logits in memory, which saves little. On a GPU it saves much: True there."""
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 

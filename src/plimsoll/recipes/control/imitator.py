@@ -138,7 +138,8 @@ class Imitating:
     ) -> tuple[LossSum, None, Metrics]:
         """Returns squared errors over existing controls, and in an evaluation a metric for each family.
 
-        `unexplained_12` is the squared errors of family 12 over its squared controls: 1 - R^2 about zero. In training,
+        `unexplained_12` is the squared errors of family 12 over its squared controls: 1 - R^2 with zero
+        instead of the mean as baseline. In training,
         the squared errors of a window are divided by sqrt(mean squared control + `error_floor`^2): else the few windows
         with the largest controls, one in a hundred, would be most of the loss.
         """

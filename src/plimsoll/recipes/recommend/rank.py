@@ -43,8 +43,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             averaging, too).
 
     Returns:
-        `validation` and `test` of the model mixed with counts; the same of the model alone under `model` and `raw`, and
-        of each baseline under `baselines`.
+        `validation` and `test`: metrics of the model's scores mixed with item counts. `model`: the same two of the
+        model alone; `raw`: with weights that are not averaged. `baselines`: the same two of each baseline.
     """
     data = _data(trained).interactions
     keep_seen = bool(request.get("keep_seen"))
