@@ -30,12 +30,12 @@ Carry = dict[str, Array]
 
 
 class Answers(NamedTuple):
-    """Predictions for a batch. With all supervision steps, the first axis is steps."""
+    """Predictions for a batch: of the last supervision step, or of all steps, which are then the first axis."""
 
     tokens: Int[Array, "*steps batch length"]
     """Most likely tokens, int32."""
     halt_logits: Float[Array, "*steps batch"]
-    """Logits of halting; a positive one means that the answer is more likely right than wrong."""
+    """Logits of halting, positive where the predicted answer is more likely right than wrong."""
 
     @classmethod
     def likeliest(cls, logits: Float[Array, "batch length vocab"], halt_logits: Float[Array, " batch"]) -> Answers:
@@ -43,7 +43,7 @@ class Answers(NamedTuple):
 
 
 class RecursiveSolver:
-    """`types.Task` for puzzles, with a carry (`types.Carries`) and a table of puzzle embeddings (`types.ReadsTables`).
+    """Model and loss for puzzles, with a carry (`types.Carries`) and a table of embeddings (`types.ReadsTables`).
 
     Batches: int32 arrays `inputs` and `labels` (batch, length), and `puzzle_identifiers` (batch,). A position without a
     label has IGNORED_LABEL.
@@ -68,7 +68,7 @@ class RecursiveSolver:
         }
 
     def start(self, examples: int) -> Carry:
-        """Returns the initial carry. All slots have halted, so that the first step fills them."""
+        """Returns the initial carry of `examples` slots. All have halted, so that the first step fills them."""
         length = self.spec.length
         latent = jnp.zeros((examples, self.network.positions, self.model.width))
         return {
@@ -94,7 +94,8 @@ class RecursiveSolver:
         """Returns the loss summed over slots, the next carry, and metrics.
 
         Accuracies and step counts are over the slots that halt in this step, with a weight of 0 if none does.
-        `params["rows"]` may hold the embeddings of `rows`. If `carry` is None, all slots are empty.
+        `params["rows"]` may hold the puzzle embeddings; else they are read from the table. If `carry` is None, all
+        slots take new examples.
         """
         if not train:
             loss, metrics, _ = self.evaluated(params, batch, carry)

@@ -28,8 +28,8 @@ from plimsoll.recipes.puzzles.prepare_options import ArcOptions
 from plimsoll.recipes.puzzles.writer import BLANK, Group, Split, write_puzzles
 
 TRIES = 5
-"""Most random draws per requested augmentation: a task with few colours or much symmetry has few different
-augmentations."""
+"""Maximum number of random draws per requested augmentation: a task with few colours or much symmetry has few
+different ones."""
 UNKNOWN = np.zeros((1, 1), np.uint8)
 """Grid that replaces an unpublished answer of a test pair, as in build_arc_dataset.py."""
 _TASK = 41
@@ -122,8 +122,8 @@ def _group(
 ) -> Group:
     """Returns a task's group of puzzles, one per augmentation.
 
-    With `random`, all pairs of a puzzle except one are at random places of the canvas; others are at its upper left
-    corner.
+    With `random`, all pairs of a puzzle except a random one are at random places of the canvas. That pair, or
+    without `random` every pair, is at the upper left corner.
     """
     inputs = []
     labels = []

@@ -145,7 +145,7 @@ class Choice:
     to_train: Which
     """True for rows of the train split to train on."""
     to_test: Which
-    """True for rows of `test_split` to test on."""
+    """True for rows to test on, which are in the split `test_split` (the train split if there is no other)."""
     test_split: Split
     held_out: Marks
     """Hashes of held-out boards. No training row has one of them."""
@@ -168,7 +168,7 @@ def choose(
 
     Args:
         table: Table with a train split, and perhaps a test split.
-        mark: Function that returns the hashes of questions and answers.
+        mark: Function of questions and answers that returns a hash of each board.
         train_size: Rows to train on, at most.
         test_size: Rows of the test split to test on; without a test split, hashes to hold out. Default: the whole
             split, or a tenth of the hashes and at most 1,000.
@@ -191,7 +191,7 @@ def choose(
             f" {most:,}: set --test-size, or add rows (a tenth of a table without a test.csv is held out)"
         )
 
-    # Test rows come first: no training row may have their hashes.
+    # Choose test rows first: no training row may have their hashes.
     if has_test:
         held_out = known
         to_test = _some(np.ones(len(known), bool), count, random)

@@ -71,8 +71,8 @@ class PuzzleSet:
     def held_bytes(self) -> int:
         """Returns the bytes that stay in memory while batches are sampled.
 
-        They hold offsets, identifiers, the puzzles of an epoch, and their random draws (the last two: 4 bytes per
-        group).
+        These are the offsets and identifiers, and for each group 4 bytes of the epoch's chosen puzzle and 4 bytes of
+        its random draw.
         """
         offsets = self.puzzle_offsets.nbytes + self.group_offsets.nbytes
         return offsets + self.puzzle_identifiers.nbytes + 2 * 4 * self.groups

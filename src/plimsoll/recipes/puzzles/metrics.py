@@ -27,7 +27,8 @@ def loss_and_metrics(
 ) -> tuple[LossSum, Metrics]:
     """Returns loss and metrics as sums over puzzles.
 
-    Losses are over the puzzles in `counted`, other metrics over labelled ones in `halted`. `q` is the halting logits.
+    Losses are over the puzzles where `counted` is True. Other metrics are over those where `halted` is True, if they
+    have labels. `q` is the halting logits.
     """
     valid = labels != IGNORED_LABEL
     labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)

@@ -53,7 +53,7 @@ def question(recipe: Recipe, run: str, puzzle: str) -> dict[str, Any]:
             " has none. Name an example of its test split, like test:17"
         )
 
-    # A file, or the characters themselves. (Unlike Path's, this test takes strings of any length.)
+    # A file, or the characters themselves. (`Path.is_file` may raise an error for a long puzzle.)
     text = puzzle
     source = f"the puzzle {puzzle[:30]!r} (there is no such file)"
     if os.path.isfile(puzzle):

@@ -20,11 +20,11 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards, all_grids_of_4x
 from plimsoll.recipes.puzzles.writer import Group, Split, group_of_boards, write_puzzles
 
 TEST_PUZZLES_4X4 = 20
-"""Number of test puzzles with the same held-out grid as solution."""
+"""Number of test puzzles for each held-out grid, which is the solution of all of them."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
-"""Most draws for augmentations whose solutions are not held out; after them DataError is raised."""
+"""Maximum number of draws of augmentations until no solution is held out; after them DataError is raised."""
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
 """Constants in the seeds of the random generators, one per purpose."""
 

@@ -20,11 +20,11 @@ BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 TOGETHER = 2048
 """Number of boards that are searched at a time; they take a few MiB."""
 EASY, FEWEST, MOST = 0.5, 0.25, 0.6
-"""Target share of given cells in an easy puzzle, and its lowest and highest value for mixed puzzles."""
+"""Target share of given cells: in easy puzzles, and the least and the largest in mixed puzzles."""
 
 
 def in_boxes(boards: np.ndarray) -> np.ndarray:
-    """Returns boards, (..., side, side), with a box in every row. The function is its own inverse."""
+    """Returns the boards, (..., side, side), with the cells of a box in each row. The function is its own inverse."""
     side = boards.shape[-1]
     rows, cols = BOXES[side]
     parts = boards.reshape(*boards.shape[:-2], side // rows, rows, side // cols, cols)
@@ -104,7 +104,7 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
     counts = np.zeros(len(boards), np.int64)
     waiting = [(candidates(boards), np.arange(len(boards)))]
     while waiting:
-        # The search is depth first, so its memory is bounded by its depth and not by its breadth.
+        # The search is depth first: its memory grows with its depth, and not with its breadth.
         masks, owners = waiting.pop()
         if len(owners) > TOGETHER:
             waiting.append((masks[:-TOGETHER], owners[:-TOGETHER]))
@@ -129,7 +129,7 @@ def have_one_solution(boards: Boards) -> Bool[np.ndarray, " boards"]:
 def _split(masks: Masks) -> Masks:
     """Splits each board in two at a cell with the fewest candidates.
 
-    In the first half of the boards the cell lacks its lowest candidate, in the second half it has no other.
+    In the first half of the result the cell loses its lowest candidate; in the second half it keeps only that.
     """
     flat = masks.reshape(len(masks), -1)
     counts = np.bitwise_count(flat)

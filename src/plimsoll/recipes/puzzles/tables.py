@@ -1,4 +1,4 @@
-"""Texts of `plimsoll prepare` and `plimsoll inspect` for a data set of puzzles."""
+"""Texts that `plimsoll prepare` and `plimsoll inspect` print about a data set of puzzles."""
 
 from collections.abc import Mapping
 from pathlib import Path

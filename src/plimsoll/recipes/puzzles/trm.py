@@ -6,12 +6,12 @@ module(high, low)`; the gradient goes through the last round only. The rounds be
 for the backward pass. `recipes/puzzles/act.py` has the training functions.
 
 Blocks are post-norm, without learned scales: `h = rms(h + mix(h))`, `h = rms(h + swiglu(h))`. Sums and norms are
-computed in float32, whatever the precision of matrix products. If the lever `activations` is bfloat16, latents are
+computed in float32, whatever the precision of matrix products. If the option `activations` is bfloat16, latents are
 bfloat16 within a supervision step, as in the public code (`forward_dtype`). Between steps latents are float32, and so
 are logits. Kernels are (in, out), the faster order on a CPU.
 
-With a feed-forward across positions, these are the first axis of latents inside the blocks (`Inside`). Positions are
-then mixed by a product from the left, features by one from the right, without a transposition in between.
+With a feed-forward across positions, the first axis of latents inside the blocks is positions (`Inside`). A product
+from the left then mixes positions, one from the right mixes features, without a transposition in between.
 """
 
 import math
@@ -39,7 +39,7 @@ INNER_MULTIPLE = 256
 TRUNCATED_STD = 0.87962566103423978
 """Standard deviation of a standard normal distribution cut off at -2 and 2."""
 Q_BIAS = -5.0
-"""Initial bias of both logits of the halting head: at first the model wants no puzzle to halt."""
+"""Initial bias of the halting head's two logits (the second is unused): at first the model halts no puzzle."""
 
 Latent = Float[Array, "batch positions width"]
 Inside = Float[Array, "batch positions width"] | Float[Array, "positions batch width"]
@@ -172,8 +172,8 @@ class Network:
 
 
 def inner_width(width: int) -> int:
-    """Returns the inner width of a SwiGLU over `width` features or positions: 8/3 of `width`, up to a multiple of
-    256."""
+    """Returns the inner width of a SwiGLU over `width` features or positions: 8/3 of `width`, rounded up to a multiple
+    of 256."""
     return math.ceil(round(width * 8 / 3) / INNER_MULTIPLE) * INNER_MULTIPLE
 
 

@@ -22,7 +22,7 @@ Split = Literal["train", "test"]
 Tokens = UInt8[np.ndarray, "examples seq_len"]
 Boards = UInt8[np.ndarray, "puzzles side side"]
 BLANK = "<blank>"
-"""Name of identifier 0, of all Sudokus and mazes."""
+"""Name of identifier 0, which all Sudokus and mazes have."""
 
 
 @dataclass(frozen=True)
