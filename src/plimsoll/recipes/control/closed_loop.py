@@ -33,8 +33,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closed_loop(trained: TrainedRun, *, seed: int = 0) -> dict[str, Any]:
-    """Returns each family's cost relative to the optimal controller, and state `norms` of one simulation each, for
-    charts."""
+    """Returns each family's costs relative to the optimal controller, and for charts the `norms` of the state over time
+    in one simulation of each."""
     task = trained.task
     assert isinstance(task, Imitating)
     data: Windows = trained.recipe.data

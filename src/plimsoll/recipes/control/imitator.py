@@ -38,14 +38,15 @@ GAIN_UNIT = 64.0
 GAIN_START = 1 / 64
 """Factor of the last layer's initial weights if they give a gain: gains begin at about 1, and controls near zero."""
 LEAST = 1e-7
-"""Its square is added to a mean square before the root. Values with a root below sqrt(3) times it become zero."""
+"""Lower bound in divisions by a root mean square (RMS): its square is added to the mean square. Values with an RMS
+below sqrt(3) times this become zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Typical logarithms of root mean squares of states and of their changes, and their spread. Logarithms scaled by these
-are about 1 or less."""
+"""Typical logarithms of the root mean squares of states and of their changes, and their spread. A logarithm
+minus the typical one, over the spread, has an absolute value of about 1 or less."""
 
 
 class Imitating:
-    """`types.Task` for windows of states.
+    """Model and loss (`types.Task`) for windows of states.
 
     Batches: `inputs` (batch, length, features), `controls` and `masks` (batch, outputs) float32, `family` (batch,)
     int32.
@@ -138,10 +139,11 @@ class Imitating:
     ) -> tuple[LossSum, None, Metrics]:
         """Returns squared errors over existing controls, and in an evaluation a metric for each family.
 
-        `unexplained_12` is the squared errors of family 12 over its squared controls: 1 - R^2 with zero
-        instead of the mean as baseline. In training,
-        the squared errors of a window are divided by sqrt(mean squared control + `error_floor`^2): else the few windows
-        with the largest controls, one in a hundred, would be most of the loss.
+        `unexplained_12` is the squared errors of family 12 (by index) over its squared controls: 1 - R^2, if R^2 has
+        zero as baseline instead of the mean.
+
+        In training, the squared errors of a window are divided by sqrt(mean squared control + `error_floor`^2).
+        Otherwise one window in a hundred, those with the largest controls, would give most of the loss.
         """
         weights, masks = params["trainable"], batch["masks"]
         squared = masks * (self.predicted(weights, batch["inputs"], keys if train else None) - batch["controls"]) ** 2

@@ -2,8 +2,8 @@
 
 A family's gain matrix K is computed once, for the nominal parameters, and controls every variant: `u = -K x` is held
 for a step, then noise is added to each state. The matrix exponential of `[[A, B], [0, 0]] dt` is the exact effect of a
-held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743). So a step of the closed loop is one
-product with `Ad - Bd K` (see `held`), stiff systems included.
+held input over a step (Van Loan 1978, https://doi.org/10.1109/TAC.1978.1101743): the state x becomes `Ad x + Bd u`.
+So a step of the closed loop is one product with `Ad - Bd K`, stiff systems included.
 
 The parameters of a variant whose closed loop is unstable are sampled again, and these draws are counted. The seed
 determines everything.
@@ -23,7 +23,7 @@ from plimsoll.recipes.control.systems import FAMILIES, Family
 Matrix = np.ndarray
 
 DRAWS = 200
-"""Most samples of one variant's parameters."""
+"""Maximum number of draws of a variant's parameters until its closed loop is stable."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class System:
 
 
 def gain(family: Family) -> Float[Matrix, "inputs states"]:
-    """Returns K of `u = -K x`, which minimises the integral of x'Qx + u'Ru: K = R^-1 B' P by the Riccati equation."""
+    """Returns the matrix K for which u = -K x minimises the integral of x'Qx + u'Ru.
+
+    K = R^-1 B' P, where P solves the Riccati equation.
+    """
     a, b = family.matrices()
     cost, effort = np.diag(np.array(family.state_cost, float)), np.diag(np.array(family.input_cost, float))
     p = solve_continuous_are(a, b, cost, effort)

@@ -1,9 +1,9 @@
 """`plimsoll prepare control`: windows of closed-loop states and the control that follows, streamed into HDF5.
 
-Blocks are simulated in turn: a trajectory of every family for each of a few variants. The windows of a block are
-shuffled and written while the next block is simulated. The variants with the highest numbers are held out. Their rows
-are the file's end, from `train_rows` on, so training and validation share no trajectory and no variant. The seed
-determines everything.
+A block has a trajectory of every family for each of a few variants. The windows of a block are shuffled and written
+while the next block is simulated. The variants with the highest numbers are held out. Their rows are the last of the
+file, from the index `train_rows` on, so training and validation share no trajectory and no variant. The seed determines
+everything.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FEATURES = MOST_STATES + CODE_BITS
 METHOD = 2
 """Version of sampling and scaling. Files of other versions have other content."""
 DIVERGED = 1e4
-"""Norm of a state from which its trajectory has diverged, and is simulated again from another start."""
+"""Norm of the state at which a trajectory counts as diverged; it is simulated again from another initial state."""
 ATTEMPTS = 20
 PILOTS = 32
-"""Fewest pilot trajectories of each family, which give its largest states and controls; at least one for each
-variant."""
+"""Minimum number of pilot trajectories of each family, from which its largest states and controls are taken. Each
+variant has at least one."""
 LEAST_SCALE = 1e-8
 
 Progress = Callable[[float | None, str], None]
@@ -215,7 +215,10 @@ class Maker:
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
     ) -> list[Simulation]:
-        """Starts a simulation per group of systems: a trajectory for each system and variant."""
+        """Starts a simulation per group of systems: a trajectory for each system and variant.
+
+        `number` (of the block), `attempt` and `use` are parts of the seed.
+        """
         random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
         for group in self.groups:
@@ -229,7 +232,8 @@ class Maker:
         return started
 
     def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields system, lane (index among its `count` trajectories) and states (time, states) of each trajectory.
+        """Yields of each trajectory its system's index, its own index among the `count` of that system, and its states
+        (time, states).
 
         Trajectories that diverged are left out.
         """
@@ -239,8 +243,8 @@ class Maker:
                 yield group[column // count], column % count, trajectories[:, :, column]
 
     def _trajectories(self, block: Block, running: list[Simulation]) -> np.ndarray:
-        """Returns trajectories (families x variants, time, features) in units of each family's largest values, in a
-        reused array.
+        """Returns a block's trajectories (families x variants, time, features), whose states are in units of their
+        family's largest, in an array that the next block overwrites.
 
         Trajectories that diverged are simulated again from another start.
         """
@@ -303,7 +307,7 @@ class Maker:
 
 
 def code(inputs: int, states: int) -> list[int]:
-    """Returns both numbers as bits (3 and 4 of them), most significant first: (1, 4) is 0010100."""
+    """Returns the numbers of inputs in 3 bits and of states in 4 bits, most significant first: (1, 4) is 0010100."""
     return [int(bit) for bit in f"{inputs:03b}{states:04b}"]
 
 

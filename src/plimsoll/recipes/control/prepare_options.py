@@ -23,7 +23,7 @@ from plimsoll.options import (
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""Most bytes on disk of a row with a window of 32, by compression (notes, "Windows of control")."""
+"""Maximum bytes on disk per row, whose window has 32 states, by compression (notes, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
 
 
@@ -108,7 +108,7 @@ class ControlSet(Options):
 
     @property
     def train_rows(self) -> int:
-        """Number of training rows. If variants are held out, it is a multiple of `chunk_rows`, or below two chunks."""
+        """Number of training rows; with held-out variants, rounded down to complete chunks if there are two or more."""
         if not self.held_out_variants:
             return self.samples
         rows = self.samples * (self.variants_used - self.held_out_variants) // self.variants_used

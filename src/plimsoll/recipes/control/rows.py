@@ -88,7 +88,7 @@ class ControlRows(Hdf5Rows):
 
     @cached_property
     def training_rows(self) -> int:
-        """Number of training rows, the first of the file; the rows of held-out variants follow."""
+        """Number of training rows, which begin the file; the rows of held-out variants, if any, follow."""
         if self.split == "none":
             return len(self)
         rows = self.attributes.get("train_rows")
@@ -113,8 +113,8 @@ class ControlRows(Hdf5Rows):
         return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Yields batches of about `most` rows in total, from chunks spread evenly over the held-out rows, always the
-        same.
+        """Yields batches of about `most` held-out rows in total, from chunks spread evenly over these, the same in
+        every call.
 
         Rows with masks of zero fill up the last batch.
         """

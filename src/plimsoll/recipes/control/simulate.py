@@ -1,9 +1,9 @@
 """Simulates systems with the learned and with the optimal controller, and compares the costs.
 
-On a journey both controllers start in the same state and share every disturbance. The optimal one drives the first
-window of steps, so that the learned one gets a full window as in training; then each goes on alone. Cost: the integral
-of |x|^2 + 0.1 |u|^2 from there on. The ratio is the learned controller's cost over the optimal one's: except by chance,
-1 is the best.
+A journey is one simulation: both controllers start in the same state and share every disturbance. The optimal one
+drives the first window of steps, so that the learned one gets a full window as in training; then each drives a copy of
+the system. The cost is the integral of |x|^2 + 0.1 |u|^2 after that window. The ratio is the learned controller's cost
+over the optimal one's: except by chance, 1 is the best.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ CONTROL_WEIGHT = 0.1
 START = 0.5
 """Half-width of the box of initial states, as a share of the half-width in training."""
 LOST = 1e4
-"""Norm of a state from which the system is lost: the cost of its journey is infinite."""
+"""Norm of the state at which a system counts as lost: its cost ratio is infinite."""
 
 Predict = Callable[[Float[Array, "count window features"]], Float[Array, "count inputs"]]
 """Function from windows of scaled states and codes to scaled controls."""
@@ -36,9 +36,9 @@ class Journeys(NamedTuple):
 
     family: np.ndarray
     plant: np.ndarray
-    """Matrix Ad of each, (count, 12, 12): a step takes x to Ad x + Bd u."""
+    """Matrix Ad of each journey's system, (count, 12, 12): in a step the state x becomes Ad x + Bd u."""
     push: np.ndarray
-    """Matrix Bd of each, (count, 12, 6)."""
+    """Matrix Bd of each journey's system, (count, 12, 6), for the control u."""
     gain: np.ndarray
     start: np.ndarray
     state_scale: np.ndarray

@@ -71,7 +71,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _task(name: str, content: Any, outputs: list | None, place: str) -> Task:
-    """Returns a task. `outputs` holds its test pairs' outputs if they are in another file, else None."""
+    """Returns a task. `outputs` are its test pairs' outputs if another file has them; `place` is for error messages."""
     try:
         tests = content["test"]
         if outputs is not None:

@@ -14,7 +14,8 @@ ALL_4X4, HELD_OUT_4X4 = 288, 48
 
 @dataclass(frozen=True, kw_only=True)
 class SudokuOptions(Options):
-    """A group is a training puzzle with its augmentations, or the generated puzzles of one grid of side 4."""
+    """Options for Sudoku. A group is a training puzzle with its augmentations, or the generated puzzles of one grid of
+    side 4; an epoch trains on one puzzle of each group."""
 
     source: str | None = None
     """A CSV file with the columns question and answer, a folder with such a train.csv and test.csv, or a Hugging Face
@@ -58,7 +59,7 @@ class SudokuOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class MazeOptions(Options):
-    """Each maze is a group of one puzzle, or of eight with `--aug`."""
+    """Options for mazes. A group is one maze, or with `--aug` its eight symmetries."""
 
     source: str
     """A CSV file with the columns question and answer (characters "# SGo"), a folder with such a train.csv and
@@ -79,7 +80,7 @@ class MazeOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ArcOptions(Options):
-    """A group is one task with its augmentations."""
+    """Options for ARC. A group is one task with its augmentations."""
 
     source: str
     """A folder with ARC tasks: NAME_challenges.json with NAME_solutions.json (the Kaggle form), folders of one JSON

@@ -56,7 +56,7 @@ def _is_settled(masks: Masks) -> Bool[np.ndarray, "boards side side"]:
 
 
 def propagated(masks: Masks) -> tuple[Masks, Bool[np.ndarray, " boards"]]:
-    """Returns the candidates after `_pass_over` until nothing changes, and True for boards without a contradiction."""
+    """Repeats `_pass_over` until nothing changes. Returns the candidates, and True for boards without contradiction."""
     masks = masks.copy()
     is_sound = np.ones(len(masks), bool)
     active = np.arange(len(masks))
