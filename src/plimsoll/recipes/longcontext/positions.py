@@ -1,4 +1,4 @@
-"""Divides long sequences into stretches of positions, for mean losses. Imports no JAX, because recipes use it."""
+"""Divides long sequences into stretches of positions, for mean losses. Imports no JAX, because recipes import this."""
 
 from collections.abc import Mapping
 

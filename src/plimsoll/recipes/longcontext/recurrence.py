@@ -43,7 +43,7 @@ def _states(
     padded = jnp.pad(inputs, ((0, 0), (0, missing), (0, 0)))
     cut = padded.reshape(batch, chunks, chunk, width).transpose(2, 0, 1, 3)
 
-    # `local`: each chunk's states from zero. `reach`: at each position, the factor of the state before the chunk.
+    # `local`: states if each chunk starts from zero. `reach`: factor of the state before the chunk at each position.
     if form == "matmul":
         local, reach = _by_matmul(coefficient, cut)
         entering = _carried_by_scan(reach[-1], local[-1], initial)
@@ -106,7 +106,7 @@ def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
 
 
 def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
-    """Returns the state before each chunk, (batch, chunks, states), from `ends`: each chunk's last state from zero."""
+    """Returns the state before each chunk, (batch, chunks, states). `ends`: its last state if it starts from zero."""
 
     def to_next(state: Array, end: Array) -> tuple[Array, Array]:
         return reach[0] * state + end, state

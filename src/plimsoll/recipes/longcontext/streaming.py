@@ -25,7 +25,7 @@ Memory = dict[str, Any]
 
 
 class Stream:
-    """Incremental decoding: applies a task's decoder to new tokens, given its memory of the earlier ones."""
+    """Incremental decoding: applies the model's decoder to new tokens, given a memory of the earlier ones."""
 
     def __init__(self, task: LongTokens, *, context: int) -> None:
         """Takes `context`: the number of tokens that a layer sees if it attends to all earlier ones."""
@@ -104,8 +104,10 @@ def continued(
     top_k: int,
     seed: int,
 ) -> Iterator[int]:
-    """Yields at most `tokens` ids after the prompt, up to `end` (which is not yielded), sampled as
-    in `sampling.continued`; a layer that attends to all earlier tokens sees `length` of them."""
+    """Yields at most `tokens` ids that follow the prompt, sampled as in `sampling.continued`.
+
+    The id `end` stops it and is not yielded. A layer that attends to all earlier tokens sees the latest `length`.
+    """
     stream = Stream(task, context=length)
     rows = min(known, stream.shape.vocab)
 

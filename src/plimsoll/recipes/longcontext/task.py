@@ -13,7 +13,7 @@ from plimsoll.types import IGNORE, Batch, Compute, LossSum, Metrics, Params
 
 
 class LongTokens(NextToken):
-    """`types.Task` with the batches of `NextToken`. An evaluation reports the loss by position."""
+    """Model and loss, with the batches of `NextToken`. An evaluation reports the loss by position."""
 
     def __init__(self, model: Eigen, spec: TokenSpec, compute: Compute) -> None:
         self.model = model
