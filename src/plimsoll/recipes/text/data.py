@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 TOKENIZER, VALIDATION = "tokenizer.json", "validation.npy"
 KEPT = "tokens_in_cache"
-"""Key of a run's facts: the cache folder of the text's tokens, if it was tokenised before training."""
+"""Key in `Prepared.facts`: name of the cache folder with the text's tokens, if they were made before training."""
 WINDOWS = "windows"
-"""Key of a run's facts: the number of windows in an epoch, if they were counted."""
+"""Key in `Prepared.facts`: number of windows in an epoch, if they were counted."""
 WINDOWS_OF_A_STREAM = 20_000
 """Number of windows at the beginning of a stream, from which the tokens of the whole stream are estimated."""
 VOCABULARY = 4_096
@@ -140,7 +140,7 @@ class Text(NamedText, Data):
             say(f"data: asking huggingface.co for {self.dataset_id}")
             expected = self._documents_expected(documents, length)
 
-        # Get the tokenizer, and the tokens if the cache should keep them.
+        # Make or load the tokenizer; tokenise the whole text now if the cache should keep its tokens.
         say(f"data: {documents.describe()}")
         if self.tokenizer is None:
             tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
@@ -159,7 +159,7 @@ class Text(NamedText, Data):
         if packed is not None:
             facts[KEPT] = packed.folder.name
 
-        # Count tokens: those of a batch if --steps sets the length, those of the beginning for a stream, else all.
+        # Count tokens: of one batch if --steps sets the length, of the beginning of a stream, else of all text.
         needs_all = length.steps is None or not self.use_streaming
         sizes = {"seq_len": self.seq_len, "stride": self.window_stride}
         enough = None if needs_all else reading.batch_size

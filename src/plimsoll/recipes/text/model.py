@@ -3,7 +3,7 @@
     plimsoll plan  stories --memory 1GiB
     plimsoll train stories --dataset-id my-texts/ --memory 1GiB --run runs/mine
 
-Defaults are those of the published guide for this recipe, if they were sound; docs/guide-tinystories.md
+Defaults are those of the published guide for this recipe, where these are sound; docs/guide-tinystories.md
 translates its commands.
 """
 
