@@ -32,7 +32,7 @@ TOKENIZER = "tokenizer"
 """Name of the folder of tokenizer files in a run's folder."""
 
 LEARNED, HELD_OUT = "data", "validation"
-"""Keys of a run's facts about the records of --dataset-id and of --validation-id."""
+"""Keys in `Prepared.facts` of the records of --dataset-id and of --validation-id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +113,14 @@ class Chat(Data):
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """Settings of the encoding of records, besides the tokenizer."""
+        """Settings, besides the tokenizer, that determine the encoded records."""
         return {"loss_on": self.loss_on, "hold_out": self.validation_id is None}
 
     def prepare(self, reading: Reading, say: Say) -> Prepared:
         from plimsoll.data.chat.kept import encoded_examples
         from plimsoll.data.chat.tokenizer import save_chat_tokenizer
 
-        # Encode the records with the model's tokenizer, which the run keeps.
+        # Encode the records with the model's tokenizer, which is copied into the run's folder.
         model = find_folder(reading.needs.tokenizer or "")
         tokenizer = self._tokenizer_of_model(model, reading.needs)
         save_chat_tokenizer(model, reading.folder / TOKENIZER, chat_template=self.chat_template)
@@ -191,7 +191,7 @@ class Chat(Data):
         A tokenizer of 49,152 tokens takes 31 MiB, and training does not need it.
 
         Raises:
-            DataError: The cache has lost them, and the records have changed since the run began.
+            DataError: The cache has lost the encoded records, and the source has changed since the run began.
         """
         from plimsoll.data.chat.encoded import open_encoded
         from plimsoll.data.chat.kept import encoded_examples

@@ -17,7 +17,7 @@ from plimsoll.types import Compute, Params, Task
 
 
 class Published(NextToken):
-    """`types.Task` of a published model."""
+    """Model and loss (`types.Task`) of a published language model."""
 
     in_halves = True
 
