@@ -1,6 +1,6 @@
 """Metrics of a checkpoint on the validation set, and the fingerprint of a checkpoint. This module imports JAX.
 
-Checksums are verified before a checkpoint is read. `evaluate` reads only the parameters of its state.
+Checksums are verified before a checkpoint is read. `evaluate` reads only the parameters from it.
 Nothing in the run folder is written, renamed or locked: a run can be used while it is being trained.
 """
 

@@ -27,7 +27,7 @@ from plimsoll.training.memory import peak_resident_bytes
 from plimsoll.types import Compute, Levers
 
 LOGITS = 2**24
-"""Most logits in a chunk of the loss: 64 MiB."""
+"""Maximum number of logits in a chunk of the loss: 64 MiB in float32."""
 LONGEST = 2048
 """Default number of tokens that the model reads at once, if it can read so many."""
 

@@ -1,7 +1,7 @@
 """Exhibits (tables, texts, plots) of a report that need JAX: from the trained model, and the learning rate.
 
 They are made in a process with a memory limit. If an exhibit cannot be made, a sentence says why, and the others are
-shown. Pages draw these dictionaries (`report/page/run.py`).
+shown. Report pages draw the exhibits (`report/page/run.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 def bound_memory(limit_bytes: int) -> None:
     """Limits the memory of this process: allocations beyond `limit_bytes` then fail, and the process is not killed.
 
-    The limit is one of private writable memory. JAX reserves more at its start than it uses: this is added.
+    The limit is one of private writable memory. What JAX reserves at its start but does not use is added to it.
     """
     jax.devices()
     now = psutil.Process().memory_info()

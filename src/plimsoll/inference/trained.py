@@ -36,9 +36,9 @@ PARAMETERS = "['params']"
 AVERAGED = "['ema']", FROZEN, "['params']['tables']"
 """Paths to read if the average (EMA) of the weights is used; frozen weights and tables have none."""
 PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
-"""Pattern of a key, an index or an attribute on such a path."""
+"""Pattern of a key, an index or an attribute in a path like PARAMETERS."""
 Evaluate = Callable[[Any, Any], Mapping[str, LossSum]]
-"""Function from parameters and a batch to sums with weights, by the name of the metric."""
+"""Function from parameters and a batch to each metric's sum and weight, by its name."""
 
 
 class Trained:
@@ -60,7 +60,7 @@ class Trained:
 
     @cached_property
     def task(self) -> Any:
-        """Model and loss, in the precision of the plan."""
+        """Model and loss, with the precision that the plan chose."""
         return self.recipe.task(self.plan.compute(jax.default_backend()))
 
     @cached_property
@@ -71,7 +71,7 @@ class Trained:
         return data
 
     def stored(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters in the bits in which they are stored.
+        """Returns the parameters in the format in which the run stores them, of 32 to 4 bits per weight.
 
         Args:
             average: True for the average (EMA) of the weights, if the run has one.
@@ -83,7 +83,7 @@ class Trained:
         )
         like = jax.eval_shape(init, jax.ShapeDtypeStruct((), "uint32"))
 
-        # Loads the frozen weights that checkpoints leave out.
+        # Load the frozen weights that checkpoints leave out.
         frozen = {}
         if self.recipe.hints.frozen_given:
             like = without_frozen(like)
@@ -91,7 +91,7 @@ class Trained:
                 drawn = jax.jit(lambda seed: init(seed)["params"]["frozen"])(np.uint32(0))
                 frozen = {"frozen": self.data.load_frozen(drawn)}
 
-        # Reads the weights of the checkpoint, or their average instead.
+        # Read the weights of the checkpoint, or their average instead.
         params = like["params"]
         if average and "ema" in like:
             others = {name: leaf for name, leaf in params.items() if name != "trainable"}
@@ -102,12 +102,12 @@ class Trained:
         return evaluated(arrays) | frozen
 
     def params(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters of `stored`, which has the same arguments, with dtypes that a loss accepts."""
+        """Returns the parameters with dtypes that the loss accepts. The arguments are those of `stored`."""
         params = self.stored(average=average, given=given)
         return params | {"trainable": readable(params["trainable"])}
 
     def means(self, *, average: bool = True, evaluate: Evaluate | None = None) -> dict[str, Any]:
-        """Returns mean metrics over the validation set, as the recipe reports them, and the weight (tokens of a text).
+        """Returns the recipe's mean metrics over the validation set, and their total weight (for text: its tokens).
 
         Raises:
             RunError: There is no validation set.
@@ -141,7 +141,7 @@ class Trained:
 
 
 def params_without_code(folder: RunFolder, *, step: str, average: bool) -> dict[str, Any]:
-    """Returns the parameters of a run without the functions of its recipe, as nested dicts.
+    """Returns the parameters of a run as nested dicts. Needs no functions of its recipe.
 
     Raises:
         RunError: The weights are stored in fewer than 32 bits, which only the recipe can read.
