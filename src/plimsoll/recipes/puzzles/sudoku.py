@@ -20,7 +20,7 @@ from plimsoll.recipes.puzzles.sudoku_grids import BOXES, Boards, all_grids_of_4x
 from plimsoll.recipes.puzzles.writer import Group, Split, group_of_boards, write_puzzles
 
 TEST_PUZZLES_4X4 = 20
-"""Number of test puzzles for each held-out grid, which is the solution of all of them."""
+"""Number of test puzzles for each held-out grid, their common solution."""
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
