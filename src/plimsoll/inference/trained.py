@@ -71,7 +71,7 @@ class Trained:
         return data
 
     def stored(self, *, average: bool = True, given: bool = True) -> Any:
-        """Returns the parameters in the format in which the run stores them, of 32 to 4 bits per weight.
+        """Returns the parameters as the run stores them, in 32 to 4 bits per weight.
 
         Args:
             average: True for the average (EMA) of the weights, if the run has one.

@@ -5,10 +5,10 @@ positions, attention without biases, a feed-forward of GELU, LayerNorm with scal
 error over the controls that a system has, in units of their root mean square in the family: predictions of zero have a
 loss of 1 for every family, so that families count alike.
 
-There are two forms. In the published form a token is one time step, and the last layer gives the control. In the other
-form the last layer gives a gain matrix, whose product with the last state is the control, as for every linear
-controller: the network only has to recognise the system. A token is some time steps, with the motion at every scale
-(`motion_tokens`).
+--network chooses between two forms. In the form `published` a token is one time step, and the last layer gives the
+control. In the form `gain` a token is some time steps, with the motion at every scale (`motion_tokens`), and the last
+layer gives a gain matrix. Its product with the last state is the control, as for every linear controller: the network
+only has to recognise the system.
 """
 
 import math
@@ -41,8 +41,8 @@ LEAST = 1e-7
 """Lower bound in divisions by a root mean square (RMS): its square is added to the mean square. Values with an RMS
 below sqrt(3) times this become zero."""
 STATE_LEVEL, CHANGE_LEVEL, LEVEL_WIDTH = -4.0, -6.0, 3.0
-"""Typical logarithms of the root mean squares of states and of their changes, and their spread. A logarithm
-minus the typical one, over the spread, has an absolute value of about 1 or less."""
+"""Typical logarithms of the root mean squares of states and of their changes, and their spread. The
+three scale the logarithms to absolute values of about 1 or less."""
 
 
 class Imitating:
@@ -61,7 +61,7 @@ class Imitating:
         (self.outputs,), _ = spec.arrays["controls"]
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
-        """Number of states, the first features, to multiply by the gain matrix. 0 for the published form."""
+        """Number of states, which are the first features, to multiply by the gain matrix; 0 for the published form."""
         self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
             divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)

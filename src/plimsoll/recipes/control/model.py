@@ -21,14 +21,14 @@ PREFIX = "unexplained_"
 
 
 def r2_by_family(unexplained: Mapping[str, float | None], spec: Spec) -> dict[str, float]:
-    """Returns R^2, with zero as baseline, of each evaluated system. `unexplained` maps a system's index to 1 - R^2."""
+    """Returns R^2 about zero of each evaluated system. `unexplained` maps a system's index to 1 - R^2."""
     assert isinstance(spec, WindowSpec)
     shares = {name: unexplained.get(str(number)) for number, name in enumerate(spec.families)}
     return {name: 1 - share for name, share in shares.items() if share is not None}
 
 
 def reported(metrics: Mapping[str, float], spec: Spec) -> dict[str, Any]:
-    """Returns R^2, with zero as baseline, of each family, the mean of these, and all other metrics."""
+    """Returns R^2 about zero of each family, the mean of these, and all other metrics."""
     unexplained = {name.removeprefix(PREFIX): value for name, value in metrics.items() if name.startswith(PREFIX)}
     rest = {name: value for name, value in metrics.items() if not name.startswith(PREFIX)}
     r2 = r2_by_family(unexplained, spec)

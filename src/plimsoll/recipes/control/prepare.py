@@ -195,7 +195,7 @@ class Maker:
                 if after is not None:
                     running = ahead.submit(self._dispatched, after.number, after.variants)
 
-                # Shuffle the block's windows. The index of a window is trajectory x windows_each + window in the
+                # Shuffle the block's windows. The index of a window is trajectory x windows_each + index in the
                 # trajectory.
                 random = np.random.default_rng([self.options.seed, 2, block.number])
                 order = random.permutation(len(self._room) * self.options.windows_each)
@@ -215,10 +215,7 @@ class Maker:
     def _dispatched(
         self, number: int, variants: tuple[int, ...], attempt: int = 0, *, use: int = 1
     ) -> list[Simulation]:
-        """Starts a simulation per group of systems: a trajectory for each system and variant.
-
-        `number` (of the block), `attempt` and `use` are parts of the seed.
-        """
+        """Starts a simulation per group of systems: a trajectory for each system and variant."""
         random = np.random.Generator(np.random.SFC64([self.options.seed, use, number, attempt]))
         started = []
         for group in self.groups:
@@ -338,5 +335,5 @@ def simulated(
 
 
 def make(options: ControlOptions) -> dict[str, Any]:
-    """Makes the file of `plimsoll prepare control`; progress goes to standard error."""
+    """Writes the HDF5 file of `plimsoll prepare control`; progress goes to standard error."""
     return prepare(content_of(options, ControlSet), Path(options.out).expanduser(), Spoken())

@@ -38,7 +38,7 @@ class Journeys(NamedTuple):
     plant: np.ndarray
     """Matrix Ad of each journey's system, (count, 12, 12): in a step the state x becomes Ad x + Bd u."""
     push: np.ndarray
-    """Matrix Bd of each journey's system, (count, 12, 6), for the control u."""
+    """Matrix Bd of each journey's system, (count, 12, 6)."""
     gain: np.ndarray
     start: np.ndarray
     state_scale: np.ndarray

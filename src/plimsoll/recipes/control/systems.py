@@ -29,7 +29,8 @@ FUNCTIONS = {"sqrt": math.sqrt, "exp": math.exp}
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of system: matrices of `x' = A x + B u`, or `p'' = pulls p + frictions p' + pushes u`, as formulas."""
+    """Formulas of one kind of system: matrices of `x' = A x + B u`, or, if x is positions p and then their rates p', of
+    `p'' = pulls p + frictions p' + pushes u`."""
 
     name: str
     parameters: Mapping[str, float]

@@ -139,7 +139,6 @@ class Chat(Data):
         if not held_out.count:
             say(f"validation: none, and `plimsoll evaluate` will refuse this run: {self.no_validation}")
 
-        # Each epoch packs the records anew, so that the number of sequences varies slightly.
         facts = {
             "description": f"{packing.documents:,} documents, {packing.tokens:,} tokens in {self.dataset_id}",
             "packing": asdict(packing),
@@ -151,6 +150,8 @@ class Chat(Data):
         prepared = length.prepared_for(packing.rows, data=self.dataset_id, facts=facts, seq_len=self.seq_len)
         if length.steps is not None:
             return prepared
+
+        # Count the sequences of all epochs: each packs the records anew, with slightly varying numbers.
         epochs = length.epochs_of(self.dataset_id)
         rows_read = rows.rows_of(epochs)
         return replace(

@@ -37,7 +37,7 @@ _TASK = 41
 
 
 def make(options: ArcOptions) -> dict[str, Any]:
-    """Makes the folder of `plimsoll prepare arc`; progress goes to standard error."""
+    """Writes the data set of `plimsoll prepare arc`; progress goes to standard error."""
     chosen, test_set = _read(options)
     tested = {task.name: task.as_published for task in chosen[test_set]}
     tasks = [task for of_subset in chosen.values() for task in of_subset]

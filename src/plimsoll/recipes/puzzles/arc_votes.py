@@ -2,8 +2,8 @@
 
 This module imports JAX. Each prediction votes for its grid, with the augmentation undone. Candidate grids are ranked by
 votes, then by mean probability of being right. A task's score at K is the share of its test inputs whose answer is
-among the first K candidates. Tiny Recursive Models, evaluators/arc.py; the benchmark itself allows two attempts
-(https://arcprize.org).
+among the first K candidates. Method: evaluators/arc.py of Tiny Recursive Models. The benchmark itself allows two
+attempts (https://arcprize.org).
 """
 
 import json

@@ -145,7 +145,7 @@ class Choice:
     to_train: Which
     """True for rows of the train split to train on."""
     to_test: Which
-    """True for rows to test on, which are in the split `test_split` (the train split if there is no other)."""
+    """True for rows to test on, which are in the split `test_split`."""
     test_split: Split
     held_out: Marks
     """Hashes of held-out boards. No training row has one of them."""

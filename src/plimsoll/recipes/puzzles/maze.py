@@ -21,7 +21,7 @@ _CHOICE = 31
 
 
 def make(options: MazeOptions) -> dict[str, Any]:
-    """Makes the folder of `plimsoll prepare maze`; progress goes to standard error."""
+    """Writes the data set of `plimsoll prepare maze`; progress goes to standard error."""
     codes = {character: token for token, character in enumerate(CHARACTERS, 1)}
     table = BoardTable(options.source, side=options.size, codes=codes, are_solved=_are_solved)
     random = np.random.default_rng([options.seed, _CHOICE])

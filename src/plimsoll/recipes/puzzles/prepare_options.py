@@ -15,7 +15,7 @@ ALL_4X4, HELD_OUT_4X4 = 288, 48
 @dataclass(frozen=True, kw_only=True)
 class SudokuOptions(Options):
     """Options for Sudoku. A group is a training puzzle with its augmentations, or the generated puzzles of one grid of
-    side 4; an epoch trains on one puzzle of each group."""
+    side 4."""
 
     source: str | None = None
     """A CSV file with the columns question and answer, a folder with such a train.csv and test.csv, or a Hugging Face
@@ -51,7 +51,7 @@ class SudokuOptions(Options):
 
     @property
     def held_out_grids(self) -> int:
-        """Generated grids to test on. With side 6 and 9, each gives one puzzle."""
+        """Number of generated grids to test on. With side 6 and 9, each gives one puzzle."""
         if self.test_size is not None:
             return self.test_size
         return HELD_OUT_4X4 if self.is_all_of_4x4 else 1000

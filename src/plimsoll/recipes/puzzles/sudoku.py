@@ -33,7 +33,7 @@ Pair = tuple[Board, Board]
 
 
 def make(options: SudokuOptions) -> dict[str, Any]:
-    """Makes the folder of `plimsoll prepare sudoku`; progress goes to standard error."""
+    """Writes the data set of `plimsoll prepare sudoku`; progress goes to standard error."""
     count = options.held_out_grids + options.train_size
     if options.source is not None:
         count, groups = _of_table(options, options.source)
@@ -75,7 +75,7 @@ def _generated(options: SudokuOptions) -> Iterator[Group]:
 
 
 def _all_of_4x4(options: SudokuOptions) -> Iterator[Group]:
-    """Yields groups of generated puzzles of side 4, one for each solution grid: either for training or for testing.
+    """Yields groups of generated puzzles of side 4, one for each solution grid, which is for training or testing.
 
     There are no augmentations, since they would turn one grid into another.
     """

@@ -28,9 +28,9 @@ KEPT = "tokens_in_cache"
 WINDOWS = "windows"
 """Key in `Prepared.facts`: number of windows in an epoch, if they were counted."""
 WINDOWS_OF_A_STREAM = 20_000
-"""Number of windows at the beginning of a stream, from which the tokens of the whole stream are estimated."""
+"""Number of windows at the beginning of a stream, from which the size of the whole stream is estimated."""
 VOCABULARY = 4_096
-"""Vocabulary size of a trained tokenizer, if the model requires none."""
+"""Default vocabulary size of a trained tokenizer, if the model sets none."""
 
 
 @dataclass(frozen=True, kw_only=True)
