@@ -229,7 +229,7 @@ class Maker:
         return started
 
     def _settled(self, running: list[Simulation], count: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yields of each trajectory its system's index, its own index among the `count` of that system, and its states
+        """Yields for each trajectory its system's index, its own index among the `count` of that system, and its states
         (time, states).
 
         Trajectories that diverged are left out.

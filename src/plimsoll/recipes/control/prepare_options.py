@@ -23,7 +23,7 @@ from plimsoll.options import (
 from plimsoll.recipes.control.systems import FAMILIES
 
 ROW_BYTES = {"lzf": 800, "gzip": 760, "none": 2600}
-"""Maximum bytes on disk per row, whose window has 32 states, by compression (notes, "Windows of control")."""
+"""Maximum bytes on disk per row, by compression, for windows of 32 states (notes, "Windows of control")."""
 MOST_VARIANTS, MOST_TOGETHER = 50, 4
 
 

@@ -113,8 +113,8 @@ class ControlRows(Hdf5Rows):
         return Loader(batches, prefetch=prefetch)
 
     def validation(self, *, most: int, batch_size: int, skip_bad: bool = False) -> Iterator[Rows]:
-        """Yields batches of about `most` held-out rows in total, from chunks spread evenly over these, the same in
-        every call.
+        """Yields batches of about `most` rows in total, the same in every call, from chunks spread evenly over the
+        held-out rows.
 
         Rows with masks of zero fill up the last batch.
         """

@@ -29,8 +29,8 @@ FUNCTIONS = {"sqrt": math.sqrt, "exp": math.exp}
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Formulas of one kind of system: matrices of `x' = A x + B u`, or, if x is positions p and then their rates p', of
-    `p'' = pulls p + frictions p' + pushes u`."""
+    """Formulas of one kind of system: matrices of `x' = A x + B u`, or of `p'' = pulls p + frictions p' + pushes u` if
+    the states x are positions p, then their rates p'."""
 
     name: str
     parameters: Mapping[str, float]

@@ -151,7 +151,7 @@ class Chat(Data):
         if length.steps is not None:
             return prepared
 
-        # Count the sequences of all epochs: each packs the records anew, with slightly varying numbers.
+        # Count the sequences of all epochs: each epoch packs the records anew, into slightly more or fewer.
         epochs = length.epochs_of(self.dataset_id)
         rows_read = rows.rows_of(epochs)
         return replace(

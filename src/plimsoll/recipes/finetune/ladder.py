@@ -1,8 +1,8 @@
 """Configurations of `plimsoll ladder finetune`: the whole model is trained, then adapters, then adapters beside NF4.
 
 They follow the table that torchtune publishes for Llama-3.2-3B ("Memory Optimization Overview"), for comparison.
-In the first, weights and moments are bfloat16, and the values between matrix products are recomputed, as in torchtune's
-compiled step.
+In the first configuration, weights and moments are bfloat16, and values between matrix products are recomputed, as in
+torchtune's compiled step.
 """
 
 from typing import Any

@@ -43,8 +43,8 @@ def eigenvalues(weights: dict, model: Eigen) -> tuple[Float[Array, " states"], F
     """Returns -log |lambda| and the phase in radians. Weights nu and theta hold differences from initial values.
 
     A phase is learned in units of the share that its state forgets per token, because turns add up over all tokens that
-    the state remembers. Otherwise a step of Adam at 2e-3 would turn what is remembered from 4,096 tokens ago by 2
-    radians.
+    the state remembers. Otherwise a step of Adam at learning rate 2e-3 would turn what is remembered from 4,096
+    tokens ago by 2 radians.
     """
 
     rate, phase = beginning(model)

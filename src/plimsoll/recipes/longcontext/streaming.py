@@ -106,7 +106,7 @@ def continued(
 ) -> Iterator[int]:
     """Yields at most `tokens` ids that follow the prompt, sampled as in `sampling.continued`.
 
-    The id `end` stops it and is not yielded. A layer that attends to all earlier tokens sees the latest `length`.
+    The id `end` ends the text and is not yielded. A layer that attends to all earlier tokens sees the latest `length`.
     """
     stream = Stream(task, context=length)
     rows = min(known, stream.shape.vocab)
