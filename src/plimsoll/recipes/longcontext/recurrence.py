@@ -106,7 +106,10 @@ def _by_matmul(coefficient: Array, inputs: Array) -> tuple[Array, Array]:
 
 
 def _carried_in_steps(reach: Array, ends: Array, initial: Array) -> Array:
-    """Returns the state before each chunk, (batch, chunks, states). `ends`: each chunk's last state, from zero."""
+    """Returns the state before each chunk, (batch, chunks, states).
+
+    `ends` holds the last state of each chunk if it starts from zero.
+    """
 
     def to_next(state: Array, end: Array) -> tuple[Array, Array]:
         return reach[0] * state + end, state

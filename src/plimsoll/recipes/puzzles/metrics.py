@@ -27,8 +27,8 @@ def loss_and_metrics(
 ) -> tuple[LossSum, Metrics]:
     """Returns loss and metrics as sums over puzzles.
 
-    Losses are over the puzzles where `counted` is True. Other metrics are over those where `halted` is True, if they
-    have labels. `q` is the halting logits.
+    Losses are over the puzzles where `counted` is True, other metrics over labelled puzzles where `halted` is True.
+    `q` is the halting logits.
     """
     valid = labels != IGNORED_LABEL
     labelled = jnp.sum(valid, axis=-1, dtype=jnp.int32)

@@ -140,7 +140,7 @@ class Text(NamedText, Data):
             say(f"data: asking huggingface.co for {self.dataset_id}")
             expected = self._documents_expected(documents, length)
 
-        # Make or load the tokenizer; tokenise the whole text now if the cache should keep its tokens.
+        # Get the tokenizer, and tokenise the text now if the cache should keep its tokens.
         say(f"data: {documents.describe()}")
         if self.tokenizer is None:
             tokenizer = trained_tokenizer(documents, self.vocab(reading.needs), say)
