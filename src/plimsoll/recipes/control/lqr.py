@@ -39,10 +39,7 @@ class System:
 
 
 def gain(family: Family) -> Float[Matrix, "inputs states"]:
-    """Returns the matrix K for which u = -K x minimises the integral of x'Qx + u'Ru.
-
-    K = R^-1 B' P, where P solves the Riccati equation.
-    """
+    """Returns K = R^-1 B' P, where P solves the Riccati equation: u = -K x minimises the integral of x'Qx + u'Ru."""
     a, b = family.matrices()
     cost, effort = np.diag(np.array(family.state_cost, float)), np.diag(np.array(family.input_cost, float))
     p = solve_continuous_are(a, b, cost, effort)

@@ -26,7 +26,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Packed(Data):
-    """Windows of text that `plimsoll prepare longcontext` has tokenised and packed into one folder."""
+    """Windows of text that `plimsoll prepare longcontext` has tokenised and packed."""
 
     name = "packed"
     gives = TokenSpec

@@ -122,8 +122,8 @@ def _group(
 ) -> Group:
     """Returns a task's group of puzzles, one per augmentation.
 
-    With `random`, all pairs of a puzzle except a random one are at random places of the canvas. That pair, or
-    without `random` every pair, is at the upper left corner.
+    With `random`, all pairs of a puzzle but one are at random places of the canvas. That one, or without `random`
+    every pair, is at the upper left corner.
     """
     inputs = []
     labels = []

@@ -24,7 +24,7 @@ TEST_PUZZLES_4X4 = 20
 TOGETHER = 256
 """Puzzles that are generated at a time."""
 TRIES = 200
-"""Maximum number of draws of augmentations until no solution is held out; after them DataError is raised."""
+"""Maximum number of draws of augmentations until no solution is held out; then DataError is raised."""
 _CHOICE, _GRIDS, _CLEARING, _GROUP = 21, 22, 23, 24
 """Constants in the seeds of the random generators, one per purpose."""
 
