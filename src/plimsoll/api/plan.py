@@ -84,7 +84,7 @@ class RecipePlan:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the plan fits: "fits", "does not fit", or "uncertain" for some plans that were not compiled."""
+        """Whether the plan fits: "fits", "does not fit", or "uncertain" if the budget is within an estimate's error."""
         return self.planned.verdict
 
     @property
@@ -112,7 +112,7 @@ class RecipePlan:
 
     @property
     def plan(self) -> Plan:
-        """Values of all levers, with the chip and the number of devices."""
+        """Values of all levers (memory-saving options), with the chip and the number of devices."""
         return self.planned.plan
 
     @property
@@ -205,7 +205,7 @@ class LargestValue(int, Generic[SomePlan]):
     """Largest value of an option that fits into memory: an integer with the attribute `plan`."""
 
     plan: SomePlan
-    """Plan with that value."""
+    """Plan of the recipe with this largest value."""
 
     def __new__(cls, plan: SomePlan) -> Self:
         assert plan.largest_found is not None

@@ -28,14 +28,14 @@ class Rung:
 
     name: str
     lever: str
-    """Name of the new lever; empty for the first rung."""
+    """Name of the memory-saving option that this rung adds; empty for the first rung."""
     numerics: Numerics
     words: str
-    """Description of the rung for the table."""
+    """Description of the rung in the table of `plimsoll ladder`."""
     pins: Mapping[str, Any]
-    """Values of all levers, by name."""
+    """Values of all memory-saving options, by name."""
     recipe: Recipe
-    """Recipe, in which the rung may replace values of fields."""
+    """Recipe of this rung. Some of its options may differ from the user's recipe."""
 
 
 def rungs(
@@ -43,8 +43,8 @@ def rungs(
 ) -> tuple[list[Rung], dict[str, str]]:
     """Returns the rungs of a recipe's ladder, and the reasons for omitted rungs, by name.
 
-    `numerics` limits how far rungs may change the arithmetic. With `chosen`, returns only the first rung and the chosen
-    ones; levers of other rungs stay off.
+    `numerics` limits how far rungs may change the arithmetic. If `chosen` has names of rungs, returns only the first
+    rung and these; memory-saving options of other rungs stay off.
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
@@ -86,12 +86,12 @@ def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
 
 
 def names_of(recipe: Recipe) -> list[str]:
-    """Returns the names of a recipe's rungs, in order."""
+    """Returns the names of the rungs (plans) in a recipe's ladder, in order."""
     return [step.name for step in steps_of(recipe)]
 
 
 def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the levers that a rung changes, with their values.
+    """Returns the levers (memory-saving options) that a rung changes, with their new values.
 
     Raises:
         LeftOut: The recipe does not support the rung, `problem.numerics` forbids it, or it would have no effect.

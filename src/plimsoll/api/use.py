@@ -208,7 +208,7 @@ def fingerprint(run: str) -> dict[str, Any]:
 
 
 def verb_of(name: str, run: str) -> Verb:
-    """Returns the functions of a run's recipe for a command. By default, `evaluate` averages over the validation set.
+    """Returns the functions of a run's recipe for a command. Without any, `evaluate` averages over the validation set.
 
     Raises:
         RecipeError: The recipe does not support the command.
