@@ -1,7 +1,7 @@
 """Parses the words of a command line into values of options. Errors are one paragraph.
 
-Results have only typed options, no defaults. Counts may be typed as 124M, and option names of published guides are
-accepted, too.
+Results have only options that the user typed, no defaults. Counts may be typed as 124M, and option names of published
+guides are accepted, too.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         options: Class of the command's options.
         values: Typed values, by option name.
         name: Name of the recipe.
-        recipe: Recipe before the typed options.
+        recipe: Recipe before the typed options are applied.
     """
     of_command = {option.name: values[option.name] for option in options_of(options) if option.name in values}
     fields = {option.name: values[option.name] for option in rows(recipe) if option.name in values}
@@ -112,7 +112,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         if lever not in of_command and lever not in fields and value is not None
     }
 
-    # The option that --largest names counts as typed.
+    # The option that --largest names counts as typed, so it resets options that conflict with it.
     given = {**fields}
     if searched := of_command.get("largest"):
         option = searched.replace("-", "_")
@@ -124,7 +124,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
     changed = blank.replace(**fields)
-    # Computing `hints` raises an error for conflicting sizes, before a compile process is started.
+    # Raise an error for conflicting sizes before a compile process starts, unless sizes depend on the data.
     if not changed.data.spec_in_data:
         _ = changed.hints
     if what_gave_way:  # standard output is only for the answer, like JSON
@@ -241,7 +241,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Returns the options by each form that can be typed, like --no-tied. The option for data has two names."""
+    """Returns options by every form in which they can be typed, like --no-tied. The option for data has two names."""
     by_flag = {form: option for option in options for form in forms_of(option)}
     same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
     return same | by_flag
@@ -260,7 +260,7 @@ def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
 
 
 def without_aliases(words: Sequence[str]) -> list[str]:
-    """Returns the words, with options of published guides replaced by the equivalent options here."""
+    """Returns the words, with options of published guides (docs/guide-*.md) replaced by the equivalent options here."""
     ours: list[str] = []
     for word in words:
         flag, equals, value = split_word(word)
