@@ -161,12 +161,12 @@ def predict(
 
 
 def _question(rung: Rung, name: str) -> Question:
-    """Returns the planning request (`Question`) of a rung, which fixes the values of all memory-saving options."""
+    """Returns the planning request for a plan of the ladder ("rung"). It fixes all memory-saving options."""
     return Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
 
 
 def _row(rung: Rung) -> LadderRow:
-    """Returns the table row of a rung, without predicted or measured values."""
+    """Returns the table row of a plan of the ladder ("rung"), without predicted or measured values."""
     return LadderRow(name=rung.name, numerics=rung.numerics, lever=rung.lever or None, words=rung.words)
 
 
@@ -185,14 +185,14 @@ def _predict(row: LadderRow, planned: Planned) -> None:
 
 
 def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
-    """Marks a rung's table row as failed, and prints the reason."""
+    """Marks the table row of a plan as failed, and prints the reason."""
     row.outcome = "failed"
     row.why_not = str(problem)
     say(f"{row.name}: {problem}")
 
 
 def _require_one(rows: Sequence[LadderRow]) -> None:
-    """If every rung failed, raises PlimsollError with the reason why the first one did."""
+    """If every plan of the ladder failed, raises PlimsollError with the first one's reason."""
     if all(row.outcome == "failed" for row in rows):
         raise PlimsollError(rows[0].why_not)
 
@@ -215,7 +215,7 @@ def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
 
 
 def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None:
-    """Creates a run folder with data and plan for each rung that fits the budget.
+    """Creates a run folder with data and plan.json for each plan of the ladder that fits the budget.
 
     Raises:
         RunError: The disk is too small for the checkpoints of all runs, which exist at the same time.
@@ -249,11 +249,11 @@ class _Climber:
 
     @property
     def fits(self) -> bool:
-        """True if the rung's plan fits the budget and the rung has not failed."""
+        """True if the plan fits the budget and has not failed."""
         return self.planned is not None and self.planned.ledger.fits and self.row.outcome != "failed"
 
     def plan(self, place: Place, prepared: Prepared, say: Say) -> None:
-        """Finds the rung's plan and writes its predictions into the table row, even if the plan exceeds the budget."""
+        """Finds the plan and writes its predictions into the table row, even if the plan exceeds the budget."""
         say(f"{self.row.name}: planning")
         try:
             unlimited = replace(place, budget_bytes=WITHOUT_LIMIT)
@@ -265,7 +265,7 @@ class _Climber:
         _predict(self.row, self.planned)
 
     def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
-        """Trains the rung to the step `stop` in one training session, if its plan fits the budget."""
+        """Trains with the plan to the step `stop` in one training session, if the plan fits the budget."""
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")
@@ -289,7 +289,7 @@ class _Climber:
             _fail(self.row, problem, say)
 
     def measure(self, stops: Sequence[int]) -> None:
-        """Writes measured values into the row, if the rung was trained. `stops` has the final step of each session."""
+        """Writes measured values into the row, if the plan was trained. `stops` has the final step of each session."""
         row, recipe = self.row, self.rung.recipe
 
         # Clear these two predictions: the table of a trained ladder shows only measured values of them.
@@ -328,7 +328,7 @@ def _state_bytes(components: Mapping[str, int | None]) -> int | None:
 
 
 def _compare(climbers: Sequence[_Climber]) -> None:
-    """Compares trained rungs with the first of them: ratio of step times, and largest relative difference of losses."""
+    """Compares trained plans with the first of them: ratio of step times, and largest relative difference of losses."""
     measured = [climber for climber in climbers if climber.row.outcome == "measured"]
     for climber in measured:
         row, first = climber.row, measured[0]

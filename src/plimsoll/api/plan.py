@@ -68,7 +68,7 @@ class RecipePlan:
     planned: Planned
     """Full result of planning."""
     question: Question = field(compare=False)
-    """Planning request: recipe, chip, budget, time limit and fixed levers."""
+    """Planning request: recipe, chip, budget, time limit and fixed memory-saving options."""
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was given by name. If so, `largest` may reset options that conflict with the maximised one."""
     say: Say = field(compare=False, default=quiet)

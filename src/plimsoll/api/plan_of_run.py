@@ -107,7 +107,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
     options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
     pinned = None
 
-    # If devices or step options have changed, keep the levers that affect numerical results or the stored state.
+    # If devices or step options changed, keep memory-saving options that affect numerical results or the stored state.
     moved = elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None
     if options.plan is None and (moved or planned.step_options != options.step_options):
         levers = planned.plan.levers
@@ -115,7 +115,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
         options = replace(options, pins=touching | dict(options.pins))
         pinned = {*run.options.pins, *planned.plan.pinned} & options.pins.keys()
 
-    # If the recipe has changed, keep all levers, and compile the step with the new learning-rate schedule.
+    # If the recipe changed, keep all memory-saving options, and compile the step with the new learning-rate schedule.
     elif options.plan is None and run.folder.has(changes.PENDING):
         require_its_levers(run, planned)
         options = replace(options, plan=str(run.folder.path / "plan.json"), pins={})
@@ -146,8 +146,8 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
         run: The run.
         place: Place with the chip to train on.
         data: Facts about the run's data.
-        pinned: Names of the levers to record as set by the user, if an earlier plan fixes further ones; None to record
-            all fixed levers.
+        pinned: Names of memory-saving options to record as set by the user, if an earlier plan fixes further ones; None
+            to record all that are fixed.
     """
     from plimsoll.report.tables import plan_table
 

@@ -98,7 +98,7 @@ def _last_evaluation(folder: RunFolder) -> Facts:
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
-    """Returns commands that continue, repeat and use a run, by their titles on the page; only possible ones."""
+    """Returns the possible commands that continue, repeat and use a run, by their titles on the page."""
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),

@@ -181,7 +181,7 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
         request |= resolved(verb.ask)(recipe, here, request[options.typed])
     answer = ask(name, request)
 
-    # Write the attempts at ARC tasks into their own file.
+    # Write the attempts at ARC tasks into the file of --submission.
     attempts = answer.pop("submission", None)
     if isinstance(options, EvaluateOptions) and options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(attempts) + "\n")

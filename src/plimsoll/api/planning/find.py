@@ -53,7 +53,7 @@ UNMEASURED = Rates(
     source="none",
     host_link_bytes=1.0,
 )
-"""Placeholder for the speeds of a chip that is not measured yet. With it, the planner rejects no lever."""
+"""Placeholder for speeds of a chip that is not measured yet. With it, the planner rejects no memory-saving option."""
 UNKNOWN_STEPS = 10_000
 """Steps of the learning-rate schedule if the length of training is unknown. The number does not affect memory."""
 
@@ -143,8 +143,8 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
     """Returns the input of the search (`Problem`), from the request, the chip and the data.
 
     Raises:
-        RecipeError: A value that the user set for a lever is impossible. If the chip's speed is unknown, every
-            precision is accepted here.
+        RecipeError: A value that the user set for a memory-saving option is impossible. If the chip's speed is unknown,
+            every precision is accepted here.
     """
     recipe, chip = question.recipe, place.chip
     pins = dict(question.pins)
