@@ -54,7 +54,7 @@ TITLES = {
     "pretrained": "a published model instead of a run",
     "levers": "memory for time or precision. The planner chooses those you leave out",
 }
-"""Groups of options in order, with a description."""
+"""Groups of options in the order of help pages, with descriptions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
 
 
 def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, recipe: Recipe) -> Typed[T]:
-    """Sorts typed values into options of the command, options of the recipe, and levers.
+    """Sorts typed values into options of the command, options of the recipe, and memory-saving options.
 
     A typed option resets options of the preset that conflict with it.
 
@@ -163,7 +163,7 @@ def take_names(words: Sequence[str], config: str | None, *, command: str) -> tup
 
 
 def with_parts(recipe: Recipe, swap: str) -> Recipe:
-    """Returns a recipe with some parts replaced, as typed in `swap`, like data=text,optimizer=adamw."""
+    """Returns a recipe with another model, data or optimizer, as typed in `swap`, like data=text,optimizer=adamw."""
     from plimsoll.recipes.registry import swapped
 
     parts: dict[str, str] = {}
@@ -179,7 +179,7 @@ def recipe_named(*names: str) -> Recipe:
     """Returns a recipe by its name, or from a file. JAX code in a file runs on the CPU.
 
     Args:
-        names: Name of a recipe or a file; or words of a preset's name; or a recipe and a TOML file with its options.
+        names: Name of a recipe or a file; or a preset's name in several words; or a recipe and a TOML file of options.
     """
     from plimsoll.recipes.registry import preset, read_config
 
@@ -282,7 +282,7 @@ def split_word(word: str) -> tuple[str, str, str]:
 
 
 def unknown(word: str, options: Sequence[Option], *, program: str) -> str:
-    """Returns the error for an unknown word, with similar options, or the recipes that have this option.
+    """Returns the error message for an unknown word, with similar options, or the recipes that have this option.
 
     Args:
         word: A flag, or a word after the last argument.
