@@ -45,7 +45,7 @@ def begun(folder: RunFolder) -> Begun:
 
     Raises:
         RunError: The folder is no run.
-        RecipeError: The file of its recipe is missing or has changed.
+        RecipeError: The Python file with its recipe is missing or has changed.
     """
     saved = folder.read("recipe.json")
     name = None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
 """Options of `plan` that become fields of the planning request (`Question`)."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
-"""Fields of a `Question` that `FunctionPlan.train` passes on to training."""
+"""Fields of a planning request that `FunctionPlan.train` passes on to training."""
 
 
 class Comparison(list[ComparedChip]):

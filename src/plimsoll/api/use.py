@@ -1,4 +1,4 @@
-"""Commands that use a trained run, like `evaluate`, with their options: for `Run`, the command line and the worker.
+"""Commands that use a trained run, like `evaluate`, and their options: for `Run`, command line and worker processes.
 
 The run's files tell if its recipe supports a command, so that errors are raised before JAX starts. A separate process
 computes the answer, so nothing here imports JAX. Each recipe defines its answers (`recipes/verbs.py`).

@@ -127,8 +127,8 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
     """Returns the limit, in bytes, for host memory that XLA pins (page-locks) for an accelerator and does not free.
 
     XLA rounds requests up to powers of two, so it may pin more than planned. The limit is the host's memory budget, or
-    else the free memory less a margin. The planned memory of the rest of the process is subtracted, but the plan's
-    pinned bytes always remain.
+    else the free memory less a margin, minus the process's planned bytes that are not pinned. It is at least the plan's
+    pinned bytes.
 
     Args:
         planned_host: Planned bytes of host memory; None before there is a plan.
@@ -138,7 +138,7 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
     if planned_host is None:
         return of_machine
 
-    # Subtract the planned bytes of the rest of the process.
+    # Subtract the planned bytes of the process that are not pinned.
     budget = planned_host.budget_bytes
     room = of_machine if budget is None else budget
     pinned = planned_host.pinned_bytes

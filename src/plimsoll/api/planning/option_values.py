@@ -25,7 +25,7 @@ class Values:
 
     option: str
     rising: Sequence[int]
-    """Values in rising order."""
+    """Values of the option to try, in rising order."""
     why_most: str
     """Phrase for messages: the reason why no value above the largest of `rising` is tried."""
 

@@ -53,7 +53,7 @@ class Place:
     host_budget_bytes: int | None = None
     """Host memory budget of each machine with accelerators, in bytes; None on a CPU, or if it is unknown."""
     card: Card | None = None
-    """This machine's accelerator, if plans are for it; None for a CPU, a chip elsewhere, or several processes."""
+    """This machine's accelerator, if the plan is for it; None for a CPU, a chip elsewhere, or several processes."""
     mesh: Mesh | None = None
     """Mesh that the user requested; None to let the planner choose `fsdp`."""
     reserve_bytes: int = 0
