@@ -62,12 +62,12 @@ class Changes:
 
     @property
     def names_data(self) -> bool:
-        """True if the user's `plimsoll resume` names data: the run's own data or other data."""
+        """True if the user gave `plimsoll resume` an option that names data, even the run's own data."""
         return not {*NAMES_OF_DATA}.isdisjoint(self.on_purpose)
 
     @property
     def of_data(self) -> set[str]:
-        """Names of differing options of the data, except paths; empty if the user's command names no data."""
+        """Names of data options that differ, except paths; empty if the user's command names no data."""
         if not self.names_data:
             return set()
         own = {field.name for field in fields_of(type(self.recipe.data))}
@@ -123,7 +123,11 @@ def apply(changes: Changes, say: Say) -> None:
 
 
 def is_other_data(changes: Changes) -> bool:
-    """Returns True if the data or its options differ from the run's. Raises DataError if the user named no new data."""
+    """Returns True if the data or its options differ from the run's.
+
+    Raises:
+        DataError: They differ, but the user's command names no data.
+    """
     try:
         changes.recipe.open(changes.folder.path).require_same(changes.prepared, training=True)
     except DataError as problem:

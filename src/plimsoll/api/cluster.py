@@ -61,13 +61,13 @@ OF_THE_FIRST = {"quiet": True, "tracker": "none", "profile": 0, "profiler_port":
 
 @dataclass(frozen=True)
 class Membership:
-    """Position of this process among a run's processes. JAX reads fields that are None from environment variables."""
+    """Position of this process among a run's processes. If a field is None, JAX reads it from environment variables."""
 
     coordinator: str | None = None
     """HOST:PORT of the first process."""
     processes: int | None = None
     process: int | None = None
-    """Number of this process, from 0."""
+    """Index of this process, from 0."""
 
 
 def membership(
@@ -86,7 +86,7 @@ def membership(
     Args:
         coordinator: HOST:PORT of the first process.
         processes: Number of processes.
-        process: Number of this process, from 0.
+        process: Index of this process, from 0.
         chip: Name of the chip to train on.
         variables: Environment variables of this process.
 
@@ -162,7 +162,8 @@ def train_together(question: dict[str, Any]) -> NoReturn:
     """
     from plimsoll.training import allocator, distributed
 
-    # Until training begins, Ctrl-C ends this process: no work is lost, and Python's handlers cannot run during JAX.
+    # Until training begins, let Ctrl-C end this process at once: no work is lost. A Python handler would have to wait
+    # until JAX returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _show_python_alone()
     all_refuse = True
@@ -206,7 +207,10 @@ def _show_python_alone() -> None:
 
 
 def _session(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepares the run with the other processes. Returns the options of training. Raises errors in every process."""
+    """Prepares the run with the other processes. Returns the options of training.
+
+    If one process fails, every process raises the error.
+    """
     from plimsoll.training import distributed
 
     # Require the same packages, options and code in all processes.
@@ -232,7 +236,7 @@ def _train(session: dict[str, Any]) -> int:
         if distributed.process() == 0:
             session = session | {"lock": folder.lock()}
         else:
-            # The other processes write log and metrics into a scratch folder, which links to the data and checkpoints.
+            # The other processes write log and metrics into a temporary folder with links to the data and checkpoints.
             for path in folder.path.iterdir():
                 if path == folder.checkpoints or not path.name.startswith(OF_TRAINING):
                     Path(own, path.name).symlink_to(path)
@@ -242,7 +246,7 @@ def _train(session: dict[str, Any]) -> int:
 
 
 def _prepared(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of training, or the error as a dict. A child process does the work, to save memory here."""
+    """Prepares data and plan in a child process, to save memory here. Returns the options of training, or the error."""
     try:
         return ask("prepare_run", question, under=os.environ)
     except PlimsollError as problem:

@@ -45,7 +45,7 @@ def begun(folder: RunFolder) -> Begun:
 
     Raises:
         RunError: The folder is no run.
-        RecipeError: The file of its recipe is missing or has changed.
+        RecipeError: The Python file with its recipe is missing or has changed.
     """
     saved = folder.read("recipe.json")
     name = None
@@ -55,7 +55,7 @@ def begun(folder: RunFolder) -> Begun:
 
 
 def resume(path: str, options: Mapping[str, Any], *, on_log: OnLog | None = None) -> None:
-    """Continues a run. Options of the recipe change the run, as `plimsoll resume` does.
+    """Continues a run, with the changes that `options` make to its recipe, like `plimsoll resume`.
 
     Args:
         path: Folder of the run.
@@ -127,7 +127,7 @@ def follow(recipe: Recipe, options: TrainOptions, say: Say, on_log: OnLog | None
 
 
 def train_beside(recipe: Recipe, options: TrainOptions, say: Say, **watching: Any) -> tuple[int, int | None]:
-    """Trains in a separate process. Returns its exit code, and the first signal that this process received or None.
+    """Trains in a separate process. Returns its exit code, and the first signal that this process received, or None.
 
     Args:
         recipe: Recipe to train.

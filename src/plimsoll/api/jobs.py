@@ -20,7 +20,7 @@ from plimsoll.recipes.recipe import Recipe
 
 Scheduler = Literal["slurm", "ray"]
 GPUS_OF_A_NODE = 8
-"""Number of GPUs per node from which the default number of nodes follows."""
+"""Number of GPUs in a node, from which the default number of nodes is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Job:
 def job(
     recipe: Recipe, options: TrainOptions, words: Sequence[str], *, on: Scheduler, nodes: int | None, say: Say
 ) -> Job:
-    """Returns the job that trains `recipe`. Plans the run first, to fail before it is queued if no plan fits.
+    """Returns the job that trains `recipe`. Plans first, so that a job without a fitting plan is not queued.
 
     Args:
         recipe: Recipe to train.

@@ -17,13 +17,13 @@ from plimsoll.recipes.saved import name_of
 
 
 class Request(NamedTuple):
-    """Recipe of a call, and the memory-saving options ("levers") that the call fixes."""
+    """Recipe of a call like `plimsoll.plan(...)`, and the memory-saving options ("levers") that the call fixes."""
 
     recipe: Recipe
     pins: dict[str, Any]
-    """Values of the fixed levers, by name. Every plan must have them."""
+    """Values of levers (memory-saving options), by name, that every plan must have."""
     given_name: str | None
-    """Name that the user gave the recipe, or else the typed name of a preset or file; None without either."""
+    """Name that the user gave the recipe, or else the name of its preset or file; None if there is neither."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,9 @@ def read_request(
     name: str | None = None,
     pins: Mapping[str, Any] | None = None,
 ) -> Request:
-    """Returns the recipe and fixed levers of a call. `fields` replace values of the recipe, and reset conflicting ones.
+    """Returns the recipe of a call, changed by `fields`, and the levers (memory-saving options) that the call fixes.
+
+    Options of the recipe that conflict with `fields` are reset.
 
     Args:
         recipe: A recipe, the name of a preset or a file, or an object of a user's own class.
@@ -77,7 +79,7 @@ def read_request(
 
 
 def _as_levers(pins: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns pins as a dict. Raises RecipeError if they are not a mapping."""
+    """Returns fixed levers (memory-saving options) as a dict. Raises RecipeError if `pins` is not a mapping."""
     try:
         return dict(pins or {})
     except (TypeError, ValueError):
@@ -119,7 +121,7 @@ def require_options(
     Args:
         options: The user's values, by the typed names.
         known: Names of known options.
-        verb: Words for the called function, like "plimsoll.plan of a loss".
+        verb: Name of the called function for the message, like "plimsoll.plan of a loss".
         others: Further names to suggest for a misspelt one.
         listed: Page or command that lists all options.
     """

@@ -71,7 +71,7 @@ def climb(
         say: Function that is called with progress messages.
 
     Raises:
-        RecipeError: A name in `chosen` is unknown, or `steps` or the recipe has fewer than 3 steps.
+        RecipeError: A name in `chosen` is unknown, or `steps` is below 3, or the recipe has fewer than 3 steps.
         DataError: The data cannot be prepared.
         PlimsollError: No rung has a plan. If only some rungs fail, their rows have the reason.
     """
@@ -161,17 +161,17 @@ def predict(
 
 
 def _question(rung: Rung, name: str) -> Question:
-    """Returns the planning request (`Question`) of one rung, which fixes the values of all levers."""
+    """Returns the planning request for a plan of the ladder ("rung"). It fixes all memory-saving options."""
     return Question(recipe=rung.recipe, name=name, numerics=rung.numerics, pins=rung.pins)
 
 
 def _row(rung: Rung) -> LadderRow:
-    """Returns the table row of a rung, without figures."""
+    """Returns the table row of a plan of the ladder ("rung"), without predicted or measured values."""
     return LadderRow(name=rung.name, numerics=rung.numerics, lever=rung.lever or None, words=rung.words)
 
 
 def _predict(row: LadderRow, planned: Planned) -> None:
-    """Writes the predicted figures of a plan into a table row."""
+    """Writes the predicted bytes and step time of a plan into a table row."""
     ledger = planned.ledger
     row.plan = planned.plan
     row.parameters = planned.parameters
@@ -185,14 +185,14 @@ def _predict(row: LadderRow, planned: Planned) -> None:
 
 
 def _fail(row: LadderRow, problem: Exception, say: Say) -> None:
-    """Marks a rung's table row as failed, and prints the reason."""
+    """Marks the table row of a plan as failed, and prints the reason."""
     row.outcome = "failed"
     row.why_not = str(problem)
     say(f"{row.name}: {problem}")
 
 
 def _require_one(rows: Sequence[LadderRow]) -> None:
-    """Raises PlimsollError with the first rung's reason if every rung failed."""
+    """If every plan of the ladder failed, raises PlimsollError with the first one's reason."""
     if all(row.outcome == "failed" for row in rows):
         raise PlimsollError(rows[0].why_not)
 
@@ -215,7 +215,7 @@ def _folder(folder: Path | str | None) -> Generator[Path, None, None]:
 
 
 def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None:
-    """Creates a run folder with data and plan for each rung that fits the budget.
+    """Creates a run folder with data and plan.json for each plan of the ladder that fits the budget.
 
     Raises:
         RunError: The disk is too small for the checkpoints of all runs, which exist at the same time.
@@ -235,7 +235,7 @@ def _create_runs(place: Path, climbers: Sequence[_Climber], ready: Path) -> None
 
 
 class _Climber:
-    """One rung of the ladder, with its plan, run folder and table row. If the rung fails, the others go on."""
+    """One plan of the ladder (a "rung"), with its run folder and table row. If a rung fails, the others go on."""
 
     def __init__(self, rung: Rung, folder: RunFolder, name: str) -> None:
         self.rung = rung
@@ -249,11 +249,11 @@ class _Climber:
 
     @property
     def fits(self) -> bool:
-        """True if the rung's plan fits the budget and the rung has not failed."""
+        """True if the plan fits the budget and has not failed."""
         return self.planned is not None and self.planned.ledger.fits and self.row.outcome != "failed"
 
     def plan(self, place: Place, prepared: Prepared, say: Say) -> None:
-        """Finds the rung's plan and writes its predictions into the row, even if the plan exceeds the budget."""
+        """Finds the plan and writes its predictions into the table row, even if the plan exceeds the budget."""
         say(f"{self.row.name}: planning")
         try:
             unlimited = replace(place, budget_bytes=WITHOUT_LIMIT)
@@ -265,7 +265,7 @@ class _Climber:
         _predict(self.row, self.planned)
 
     def train_to(self, stop: int, *, save_every: int, say: Say) -> None:
-        """Trains one session of the rung up to the step `stop`, if its plan fits the budget."""
+        """Trains with the plan to the step `stop` in one training session, if the plan fits the budget."""
         if not self.fits:
             return
         say(f"{self.row.name}: training to step {stop}")
@@ -289,10 +289,10 @@ class _Climber:
             _fail(self.row, problem, say)
 
     def measure(self, stops: Sequence[int]) -> None:
-        """Writes measured figures into the row, if the rung was trained. `stops` are the last steps of its sessions."""
+        """Writes measured values into the row, if the plan was trained. `stops` has the final step of each session."""
         row, recipe = self.row, self.rung.recipe
 
-        # Clear these two predictions: a trained ladder shows only measured values of them.
+        # Clear these two predictions: the table of a trained ladder shows only measured values of them.
         row.temporary_bytes = row.step_seconds = None
         if not self.fits:
             return
@@ -321,14 +321,14 @@ class _Climber:
 
 
 def _state_bytes(components: Mapping[str, int | None]) -> int | None:
-    """Returns the bytes of the training state; None if a part is unknown, as in a phase before the state exists."""
+    """Returns the bytes of the training state; None if a part is unknown, like at a peak before the state exists."""
     parts = [components.get(name) for name in STATE] + [components[name] for name in STATE_TOO if name in components]
     sizes = [size for size in parts if size is not None]
     return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _compare(climbers: Sequence[_Climber]) -> None:
-    """Writes each trained rung's step time and losses into its row, relative to the first trained rung."""
+    """Compares trained plans with the first of them: ratio of step times, and largest relative difference of losses."""
     measured = [climber for climber in climbers if climber.row.outcome == "measured"]
     for climber in measured:
         row, first = climber.row, measured[0]
@@ -341,9 +341,9 @@ def _compare(climbers: Sequence[_Climber]) -> None:
 
 
 def _train(recipe: Recipe, options: TrainOptions) -> None:
-    """Trains one session in the real training process. Raises PlimsollError with the message of a failed session.
+    """Trains in a training process like that of a run. Raises PlimsollError with the message of a failed process.
 
-    A signal to this process kills the session, and is then raised again in this process.
+    A signal to this process kills the training process, and is then raised again in this process.
     """
     with tempfile.TemporaryFile("w+") as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}

@@ -60,7 +60,7 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
         if run.has("data.json"):
             return
     folder.mkdir(parents=True, exist_ok=True)
-    # Set a number of steps, so that the examples are not counted. Its value has no effect: batches are endless here.
+    # Set any number of steps, so that the examples are not counted to find it. Batches are endless here.
     uncounted = recipe.replace(steps=recipe.length.steps or 1, epochs=None)
     prepared = uncounted.open(folder).prepare(lambda text: None)
     run.write("data.json", prepared.to_json())

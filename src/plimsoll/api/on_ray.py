@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5
 START_SECONDS = 120
 """Time limit in seconds for the start of the actors, and for the start of their processes."""
 LEAVE_SECONDS = 90
-"""Seconds to wait for the other processes to end after one has failed. They notice it after 30 seconds."""
+"""Seconds to wait for the other processes to end after one has failed. They notice the failure after 30 seconds."""
 ACTOR_BYTES = 256 * MIB
 """Memory of an actor in bytes, without its training process."""
 PASSED_ON = ("PLIMSOLL_", "JAX_", "XLA_", "HF_", "PYTHONPATH")
@@ -89,7 +89,7 @@ class Worker:
 
 
 def require_ray() -> Any:
-    """Returns the module ray. Raises PlimsollError if it is not installed. Call it before planning."""
+    """Returns the module ray. Raises PlimsollError if it is not installed. Call this before planning."""
     try:
         return importlib.import_module("ray")
     except ImportError as problem:
@@ -139,7 +139,7 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
         if not lost or interruption.signal is not None:
             return max((code for code in codes if code != ENDED_BY_JAX), default=ENDED_BY_JAX)
 
-        # Start all processes again, unless nothing new was saved.
+        # Start all processes again, unless nothing new was saved `LOST_IN_VAIN` times in a row.
         before = saved
         saved = max(run.saved_steps(), default=0)
         in_vain = 0 if saved > before else in_vain + 1
@@ -155,7 +155,7 @@ def _until_done(ray: Any, job: Job, say: Say, interruption: Interruption) -> int
 
 
 def _lost(codes: Sequence[int]) -> list[int]:
-    """Returns the indices of lost processes: the killed ones, or if none was killed or failed, those that JAX ended."""
+    """Returns the indices of lost processes: those killed, or if none was killed or failed, those that JAX ended."""
     ended = [number for number, code in enumerate(codes) if code > 128]
     killed = [number for number in ended if codes[number] != ENDED_BY_JAX]
     if killed or any(code in OF_ITS_OWN for code in codes):
@@ -167,7 +167,7 @@ def _once(ray: Any, job: Job, say: Say, interruption: Interruption) -> list[int]
     """Starts all processes once, and follows them until they end.
 
     Returns:
-        The exit codes of the processes. All are `LOST` if a node was lost before the start.
+        The exit codes of the processes. All are `LOST` if the start fails because an actor is gone or too slow.
     """
     group = _placed(ray, job)
     remote = ray.remote(max_concurrency=2, num_cpus=1, num_gpus=job.gpus_per_node // job.tasks_per_node)(Worker)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 OF_QUESTION = ("memory", "host_memory", "chip", "mesh", "numerics", "within", "measure")
 """Options of `plan` that become fields of the planning request (`Question`)."""
 OF_TRAINING = ("memory", "chip", "mesh", "numerics", "within", "pins")
-"""Fields of a `Question` that `FunctionPlan.train` passes on to training."""
+"""Fields of a planning request that `FunctionPlan.train` passes on to training."""
 
 
 class Comparison(list[ComparedChip]):
@@ -68,7 +68,7 @@ class RecipePlan:
     planned: Planned
     """Full result of planning."""
     question: Question = field(compare=False)
-    """Planning request: recipe, chip, budget, time limit and fixed levers."""
+    """Planning request: recipe, chip, budget, time limit and fixed memory-saving options."""
     by_name: bool = field(compare=False, default=False)
     """Whether the recipe was given by name. If so, `largest` may reset options that conflict with the maximised one."""
     say: Say = field(compare=False, default=quiet)
@@ -84,7 +84,7 @@ class RecipePlan:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the plan fits: "fits", "does not fit", or "uncertain" for some plans that were not compiled."""
+        """Whether the plan fits: "fits", "does not fit", or "uncertain" if the budget is within an estimate's error."""
         return self.planned.verdict
 
     @property
@@ -112,7 +112,7 @@ class RecipePlan:
 
     @property
     def plan(self) -> Plan:
-        """Values of all levers, with the chip and the number of devices."""
+        """Values of all levers (memory-saving options), with the chip and the number of devices."""
         return self.planned.plan
 
     @property
@@ -205,7 +205,7 @@ class LargestValue(int, Generic[SomePlan]):
     """Largest value of an option that fits into memory: an integer with the attribute `plan`."""
 
     plan: SomePlan
-    """Plan with that value."""
+    """Plan of the recipe with this largest value."""
 
     def __new__(cls, plan: SomePlan) -> Self:
         assert plan.largest_found is not None

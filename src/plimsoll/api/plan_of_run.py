@@ -39,7 +39,7 @@ class Starting:
 
     @property
     def has_plan(self) -> bool:
-        """Whether the run has a plan and --replan is not set."""
+        """Whether the run has a plan to keep: plan.json exists, and --replan is not set."""
         return self.folder.has("plan.json") and not self.options.replan
 
 
@@ -48,7 +48,7 @@ def settle_plan(run: Starting, place: Place, data: Prepared) -> int:
 
     Raises:
         BudgetError: The plan needs more than the budget, or no plan fits the budget.
-        RunError: The user sets a memory-saving option to another value than the plan that the run keeps.
+        RunError: The user sets a memory-saving option to another value than in the plan that the run keeps.
         StoppedError: The run exceeded its budget before, and no plan fits with a safety margin.
     """
     if not run.has_plan:
@@ -107,7 +107,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
     options = replace(run.options, memory=run.options.memory or planned.ledger.budget_bytes)
     pinned = None
 
-    # If devices or step options have changed, keep the levers that affect numerical results or the stored state.
+    # If devices or step options changed, keep memory-saving options that affect numerical results or the stored state.
     moved = elsewhere(planned, options.mesh, place.chip, processes=run.processes) is not None
     if options.plan is None and (moved or planned.step_options != options.step_options):
         levers = planned.plan.levers
@@ -115,7 +115,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
         options = replace(options, pins=touching | dict(options.pins))
         pinned = {*run.options.pins, *planned.plan.pinned} & options.pins.keys()
 
-    # If the recipe has changed, keep all levers, and compile the step with the new learning-rate schedule.
+    # If the recipe changed, keep all memory-saving options, and compile the step with the new learning-rate schedule.
     elif options.plan is None and run.folder.has(changes.PENDING):
         require_its_levers(run, planned)
         options = replace(options, plan=str(run.folder.path / "plan.json"), pins={})
@@ -125,7 +125,7 @@ def plan_again(run: Starting, place: Place, planned: Planned, data: Prepared) ->
 
 
 def require_its_levers(run: Starting, planned: Planned) -> None:
-    """Raises RunError if the user sets a memory-saving option to another value than the run's plan."""
+    """Raises RunError if the user sets a memory-saving option to another value than in the run's plan."""
     options = run.options
     pins = options.pins if options.plan is None else levers_of(options.plan, run.recipe, options.pins)
     levers = planned.plan.levers
@@ -146,7 +146,8 @@ def write_plan(run: Starting, place: Place, data: Prepared, *, pinned: Collectio
         run: The run.
         place: Place with the chip to train on.
         data: Facts about the run's data.
-        pinned: Levers to record as set by the user, if others are fixed by an earlier plan; None for all fixed levers.
+        pinned: Names of memory-saving options to record as set by the user, if an earlier plan fixes further ones; None
+            to record all that are fixed.
     """
     from plimsoll.report.tables import plan_table
 
@@ -215,7 +216,7 @@ def question_of(recipe: Recipe, options: TrainOptions, chip: Chip, *, measure: b
 
 
 def notes_of_changes(folder: RunFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a note if levers have changed since the newest checkpoint, which may change the order of sums.
+    """Returns a note if levers have changed since the newest checkpoint: the change may reorder floating-point sums.
 
     Args:
         folder: Folder of the run.

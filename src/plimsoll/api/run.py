@@ -247,7 +247,7 @@ class Run:
         By default, `eval_every`, `save_every`, `log_every` and `patience` keep their values of the latest session.
 
         Some options of the recipe can be changed: the length (`steps` or `epochs`), `learning_rate`, and the data
-        (`dataset_id` or `data`), also for the same data in another place. Other data is read from its beginning with
+        (`dataset_id` or `data`): other data, or the same in another place. Other data is read from its beginning, with
         the run's own tokenizer. The report and the ledger list the changes.
 
         Args:

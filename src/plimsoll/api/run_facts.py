@@ -47,7 +47,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     data = optional(folder, "data.json")
     rows = list(read_rows(folder.metrics))
 
-    # Find the latest step: saved, or during training logged.
+    # Find the latest step: the last logged one during training, else the last saved one.
     steps = data.get("steps")
     step = max(folder.saved_steps(), default=None)
     state = folder.state(steps)
@@ -75,7 +75,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
 
 
 def _losses(rows: list[dict[str, Any]], *, since: int) -> dict[str, Any]:
-    """Returns the latest training loss, and the best evaluation on the present data (after step `since`)."""
+    """Returns the latest training loss, and the best evaluation after step `since`, when the data last changed."""
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
     evaluations = [row for row in rows if row.get("validation_loss") is not None and row["step"] > since]
     best = min(evaluations, key=lambda row: row["validation_loss"], default=dict[str, Any]())

@@ -51,7 +51,8 @@ def write(
             " plan.json"
         )
 
-    # Check that the page can be written, before reading the run. If the run is missing, reading it raises the error.
+    # Check that the page can be written, before reading the run. Skip this if the run's folder is missing, because
+    # reading the run raises the better error.
     folder = Path() if run is None or is_address(run) else Path(run).expanduser()
     path = Path(out or folder / "report.html").expanduser()
     if out is not None or folder.is_dir():

@@ -47,7 +47,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
     data = optional(folder, "data.json")
     left_out: list[str] = []
 
-    # Read the plan. This fails for levers that a user's Python file registers, because the file is not run for a page.
+    # Read the plan. If it has levers that a user's Python file registers, this fails: the file is not run for a page.
     planned: Planned | None = None
     if folder.has("plan.json"):
         try:
@@ -56,7 +56,7 @@ def recorded(run: str, *, ask_model: bool = True, closed_loop: bool = False, say
             left_out.append(f"the plan: {problem}")
     ledger = folder.ledger() if folder.has("ledger.json") else planned and RunLedger.of_plan(planned)
 
-    # Run the model for its outputs. If that fails, show the outputs that logged metrics give.
+    # Run the model for its outputs. If that fails, show only exhibits that follow from logged metrics.
     metrics = _last_evaluation(folder)
     shown: Facts = {}
     try:
@@ -98,7 +98,7 @@ def _last_evaluation(folder: RunFolder) -> Facts:
 
 
 def _commands(folder: RunFolder, recipe: Facts, planned: Planned) -> dict[str, str]:
-    """Returns commands that continue, repeat and use a run, by title. Impossible ones are left out."""
+    """Returns the possible commands that continue, repeat and use a run, by their titles on the page."""
     named = {
         "Continues it": commands.continue_command(folder, recipe),
         "Repeats it, with the same plan": commands.repeat_command(folder, recipe, planned),

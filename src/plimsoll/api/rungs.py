@@ -28,23 +28,23 @@ class Rung:
 
     name: str
     lever: str
-    """Name of the new lever; empty for the first rung."""
+    """Name of the memory-saving option that this plan adds to the ladder; empty for the first plan."""
     numerics: Numerics
     words: str
-    """Description of the rung for the table."""
+    """Description of the plan in the table of `plimsoll ladder`."""
     pins: Mapping[str, Any]
-    """Values of all levers, by name."""
+    """Values of all memory-saving options, by name."""
     recipe: Recipe
-    """Recipe, in which the rung may replace values of fields."""
+    """Recipe to plan. Some of its options may differ from the user's recipe."""
 
 
 def rungs(
     recipe: Recipe, *, chosen: Sequence[str] = (), numerics: str = CLASSES[-1], platform: str = "cpu"
 ) -> tuple[list[Rung], dict[str, str]]:
-    """Returns the rungs of a recipe's ladder, and the reasons for omitted rungs, by name.
+    """Returns the plans ("rungs") of a recipe's ladder, and the reasons for omitted ones, by name.
 
-    `numerics` limits how far rungs may change the arithmetic. With `chosen`, returns only the first rung and the chosen
-    ones; levers of other rungs stay off.
+    `numerics` limits how far rungs may change the arithmetic. If `chosen` has names of rungs, returns only the first
+    rung and these; memory-saving options of other rungs stay off.
     """
     if numerics not in CLASSES:
         raise RecipeError(f"--numerics {numerics} is not one of {', '.join(CLASSES)}")
@@ -77,7 +77,7 @@ def _require_known(chosen: Sequence[str], known: Sequence[str]) -> None:
 
 
 def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
-    """Returns descriptions of the rungs in order: of the model's own ladder, or else of a ladder of all levers."""
+    """Returns descriptions of the rungs in order: those of the model, or else those of all memory-saving options."""
     if type(recipe.model).ladder is not Model.ladder:
         own = recipe.model.ladder(recipe.spec, recipe.length, recipe.optimizer)
         if own:
@@ -86,12 +86,12 @@ def steps_of(recipe: Recipe) -> Sequence[OwnRung]:
 
 
 def names_of(recipe: Recipe) -> list[str]:
-    """Returns the names of a recipe's rungs, in order."""
+    """Returns the names of the rungs (plans) in a recipe's ladder, in order."""
     return [step.name for step in steps_of(recipe)]
 
 
 def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the levers that a rung changes, with their values.
+    """Returns the levers (memory-saving options) that one plan of a ladder changes, with their new values.
 
     Raises:
         LeftOut: The recipe does not support the rung, `problem.numerics` forbids it, or it would have no effect.
@@ -111,7 +111,7 @@ def new_levers(step: OwnRung, problem: Problem, levers: Mapping[str, Any]) -> di
 
 
 def _problem(recipe: Recipe, platform: Any, numerics: str) -> Problem:
-    """Returns the planner's input for a recipe, with only the fields that levers read."""
+    """Returns the planner's input for a recipe, with only the fields on which memory-saving options depend."""
     hints = recipe.hints
     return Problem(
         recipe=name_of(recipe),

@@ -75,7 +75,7 @@ def options_of_sbatch(text: str) -> str:
 
 
 def write_script(job: Job, further: str, say: Say) -> Path:
-    """Writes the job's script into a folder beside the run, also for the job's output. Returns the script's path.
+    """Writes the job's script into the folder RUN.slurm, where the job's output goes, too. Returns the script's path.
 
     Args:
         job: The job.

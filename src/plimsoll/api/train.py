@@ -68,7 +68,7 @@ def prepare_run(
     _require_data_here(recipe, folder)
     run = Starting(folder=folder, recipe=recipe, options=options, say=say, processes=processes)
     with _locked(folder, lock) as lock:
-        # Refuse impossible options before data is prepared.
+        # Refuse impossible options before the data is prepared, which may take long.
         place = _place_of(run)
         trained_by = folder.trained_by()
         data = prepare_data(folder, recipe, say, on_purpose=options.on_purpose)
@@ -166,8 +166,8 @@ def _remove_empty(folders: list[Path]) -> None:
 def in_heap(planned: Planned) -> bool:
     """Returns True if all temporary arrays of a step are small enough to be allocated on the heap of malloc.
 
-    If so, threads that share one heap wait for one another: for a quarter of the time of a 0.3 ms step. Arrays so small
-    do not fragment a separate heap for each thread much (notes, "A heap for each thread of a small step").
+    If so, threads that share one heap wait for one another, which takes a quarter of the time of a 0.3 ms step. With a
+    heap for each thread, arrays so small cause little fragmentation (notes, "A heap for each thread of a small step").
     """
     return 0 < planned.temporary_bytes < memory.SMALLEST_MAPPED
 
@@ -187,7 +187,8 @@ def _chip_of_plan(run: Starting) -> str | None:
 def _target(run: Starting) -> Chip:
     """Returns the chip to train on: by default this machine's accelerator, or else its CPU.
 
-    A run with a plan stays on the plan's chip, unless --replan is set. Several processes train on CPUs by default.
+    A run with a plan stays on the plan's chip, unless --chip and --replan are set. Several processes train on CPUs by
+    default.
     """
     options = run.options
     theirs = _chip_of_plan(run)
@@ -206,8 +207,8 @@ def _target(run: Starting) -> Chip:
 def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Collection[str] = ()) -> Prepared:
     """Prepares the data of a run once, like its tokenizer. Returns the facts about the data that data.json keeps.
 
-    A run without a plan has not begun, so that a changed recipe replaces its recipe and data. For a run that has begun,
-    `api/changes.py` checks changes of the recipe. Options named in `on_purpose` may change the results of training.
+    A run without a plan has not begun, so its recipe and data are replaced if `recipe` is another one. For a run that
+    has begun, `api/changes.py` checks the changes. Options named in `on_purpose` may change the results of training.
     """
     changes.finish(folder)
     if folder.has("plan.json"):
@@ -236,7 +237,7 @@ def prepare_data(folder: RunFolder, recipe: Recipe, say: Say, *, on_purpose: Col
 
 
 def plan_again(request: dict[str, Any]) -> int:
-    """Plans a run again with a safety margin after it exceeded its budget. Returns the exit code if that fails.
+    """Plans a run again with a safety margin after it exceeded its budget. If planning fails, returns the exit code.
 
     `worker.py` calls this function in a separate process, which then becomes the run's next training process (exec).
     """

@@ -1,4 +1,4 @@
-"""Commands that use a trained run, like `evaluate`, with their options: for `Run`, the command line and the worker.
+"""Commands that use a trained run, like `evaluate`, and their options: for `Run`, command line and worker processes.
 
 The run's files tell if its recipe supports a command, so that errors are raised before JAX starts. A separate process
 computes the answer, so nothing here imports JAX. Each recipe defines its answers (`recipes/verbs.py`).
@@ -181,7 +181,7 @@ def use(name: str, run: str, options: UseOptions) -> dict[str, Any]:
         request |= resolved(verb.ask)(recipe, here, request[options.typed])
     answer = ask(name, request)
 
-    # Write the attempts at ARC tasks into their own file.
+    # Write the attempts at ARC tasks into the file of --submission.
     attempts = answer.pop("submission", None)
     if isinstance(options, EvaluateOptions) and options.submission is not None:
         replace_file(Path(options.submission).expanduser(), json.dumps(attempts) + "\n")
@@ -208,7 +208,7 @@ def fingerprint(run: str) -> dict[str, Any]:
 
 
 def verb_of(name: str, run: str) -> Verb:
-    """Returns the functions of a run's recipe for a command. By default, `evaluate` averages over the validation set.
+    """Returns the functions of a run's recipe for a command. Without any, `evaluate` averages over the validation set.
 
     Raises:
         RecipeError: The recipe does not support the command.

@@ -42,14 +42,14 @@ def candidates(typed: str) -> list[str]:
 
 
 def _words_after(before: Sequence[str], current: str) -> Iterable[str]:
-    """Returns possible words at the cursor, after the words `before`."""
+    """Returns possible words at the cursor, after the words `before`. `current` is the typed part of the word."""
     if not before:
         return COMMANDS
     command, *words = before
     if command not in COMMANDS:
         return ()
 
-    # Complete an option, or the recipe or data set that comes first.
+    # Complete an option, or the name of the recipe or data set after the command.
     options = _options(command, words)
     if current.startswith("-"):
         return [form for option in options for form in forms_of(option)]
@@ -77,7 +77,7 @@ def _options(command: str, words: Sequence[str]) -> Sequence[Option]:
 
 
 def _values(option: Option) -> Iterable[str]:
-    """Returns the values of an option: choices, chips or runs."""
+    """Returns the values to suggest for an option: choices, chips or runs."""
     if option.choices:
         return [str(choice) for choice in option.choices]
     if option.metavar in CHIPS:

@@ -27,7 +27,7 @@ INSTEAD = {
     "cache": "empty the cache with --empty-cache, or set PLIMSOLL_CACHE to another disk",
     "run": "name another --run",
 }
-"""Advice if the disk of the cache or of the runs is nearly full, besides making room."""
+"""Advice if the disk of the cache or of the runs is nearly full, as an alternative to making room."""
 LABELS = {
     "flops": "matrix products",
     "copy_bytes_per_second": "memory speed",
@@ -90,7 +90,7 @@ def doctor(arguments: list[str]) -> int:
 
 
 def examine(options: DoctorOptions) -> dict[str, Any]:
-    """Returns a dict with the devices and speeds that JAX finds, or with the reason as `failed`."""
+    """Returns a dict with the devices and speeds that JAX finds; if it fails, with the reason as `failed`."""
     from plimsoll.api import cluster
     from plimsoll.api.planning.place import chip_here, chip_named
     from plimsoll.processes import environment
@@ -102,7 +102,7 @@ def examine(options: DoctorOptions) -> dict[str, Any]:
     if options.chip is not None:
         backend = chip_named(options.chip).platform
 
-    # Report a failing accelerator as a problem, without an error. JAX runs in a separate process.
+    # If the accelerator fails, return the problem instead of raising it. JAX runs in a separate process.
     try:
         if options.chip is None and member is None:
             backend = chip_here(say, batch=0).platform
@@ -132,7 +132,7 @@ def disk(run: Path) -> dict[str, Any]:
 
 
 def sizes(entries: Iterable[cache.Entry]) -> dict[str, int]:
-    """Returns the bytes of cache entries, by part of the cache."""
+    """Returns the total bytes of cache entries, by part of the cache."""
     sums = dict.fromkeys(cache.PARTS, 0)
     for entry in entries:
         sums[entry.part] += entry.size_bytes

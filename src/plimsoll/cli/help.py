@@ -29,7 +29,7 @@ ALIASES: dict[str, list[str]] = {
     "--preset": ["--config"],
     "--resume": [],  # the same command continues by itself
 }
-"""Map from options in published guides to the equivalent options here."""
+"""Map from options in published guides (docs/guide-*.md) to the equivalent options here."""
 OFTEN = ("dataset_id", "data", "steps", "epochs", "batch_size", "seq_len", "learning_rate", "seed")
 """Options that `-h` shows after the options of recipe and command, if there is room."""
 OFTEN_OF = {
@@ -54,7 +54,7 @@ TITLES = {
     "pretrained": "a published model instead of a run",
     "levers": "memory for time or precision. The planner chooses those you leave out",
 }
-"""Groups of options in order, with a description."""
+"""Groups of options in the order of help pages, with descriptions."""
 
 
 @dataclass(frozen=True, kw_only=True)

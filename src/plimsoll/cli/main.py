@@ -17,7 +17,7 @@ class Command(NamedTuple):
     """A command, as the list of commands shows it."""
 
     module: str
-    """Module of `cli` with the command's options, and a function of the command's name."""
+    """Module of `cli` that has the command's options, and a function with the same name as the command."""
     purpose: str
     example: str
     """Example as a complete command line; empty for commands with a recipe, which has its own (`Preset.example`)."""

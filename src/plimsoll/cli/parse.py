@@ -1,7 +1,7 @@
 """Parses the words of a command line into values of options. Errors are one paragraph.
 
-Results have only typed options, no defaults. Counts may be typed as 124M, and option names of published guides are
-accepted, too.
+Results have only options that the user typed, no defaults. Counts may be typed as 124M, and option names of published
+guides are accepted, too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def parse_with_recipe(options: type[T], arguments: Sequence[str], *, command: st
 
 
 def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, recipe: Recipe) -> Typed[T]:
-    """Sorts typed values into options of the command, options of the recipe, and levers.
+    """Sorts typed values into options of the command, options of the recipe, and memory-saving options.
 
     A typed option resets options of the preset that conflict with it.
 
@@ -102,7 +102,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         options: Class of the command's options.
         values: Typed values, by option name.
         name: Name of the recipe.
-        recipe: Recipe before the typed options.
+        recipe: Recipe before the typed options are applied.
     """
     of_command = {option.name: values[option.name] for option in options_of(options) if option.name in values}
     fields = {option.name: values[option.name] for option in rows(recipe) if option.name in values}
@@ -112,7 +112,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         if lever not in of_command and lever not in fields and value is not None
     }
 
-    # The option that --largest names counts as typed.
+    # The option that --largest names counts as typed, so it resets options that conflict with it.
     given = {**fields}
     if searched := of_command.get("largest"):
         option = searched.replace("-", "_")
@@ -124,7 +124,7 @@ def sorted_by_owner(options: type[T], values: Mapping[str, Any], *, name: str, r
         given[option] = searched
     blank, what_gave_way = giving_way(recipe, given)
     changed = blank.replace(**fields)
-    # Computing `hints` raises an error for conflicting sizes, before a compile process is started.
+    # Raise an error for conflicting sizes before a compile process starts, unless sizes depend on the data.
     if not changed.data.spec_in_data:
         _ = changed.hints
     if what_gave_way:  # standard output is only for the answer, like JSON
@@ -163,7 +163,7 @@ def take_names(words: Sequence[str], config: str | None, *, command: str) -> tup
 
 
 def with_parts(recipe: Recipe, swap: str) -> Recipe:
-    """Returns a recipe with some parts replaced, as typed in `swap`, like data=text,optimizer=adamw."""
+    """Returns a recipe with another model, data or optimizer, as typed in `swap`, like data=text,optimizer=adamw."""
     from plimsoll.recipes.registry import swapped
 
     parts: dict[str, str] = {}
@@ -179,7 +179,7 @@ def recipe_named(*names: str) -> Recipe:
     """Returns a recipe by its name, or from a file. JAX code in a file runs on the CPU.
 
     Args:
-        names: Name of a recipe or a file; or words of a preset's name; or a recipe and a TOML file with its options.
+        names: Name of a recipe or a file; or a preset's name in several words; or a recipe and a TOML file of options.
     """
     from plimsoll.recipes.registry import preset, read_config
 
@@ -241,7 +241,7 @@ def read_words(options: Sequence[Option], words: Sequence[str], *, program: str)
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Returns the options by each form that can be typed, like --no-tied. The option for data has two names."""
+    """Returns options by every form in which they can be typed, like --no-tied. The option for data has two names."""
     by_flag = {form: option for option in options for form in forms_of(option)}
     same = {flag: by_flag[other] for flag, other in SAME.items() if other in by_flag}
     return same | by_flag
@@ -260,7 +260,7 @@ def value_typed(option: Option, flag: str, texts: Sequence[str]) -> Any:
 
 
 def without_aliases(words: Sequence[str]) -> list[str]:
-    """Returns the words, with options of published guides replaced by the equivalent options here."""
+    """Returns the words, with options of published guides (docs/guide-*.md) replaced by the equivalent options here."""
     ours: list[str] = []
     for word in words:
         flag, equals, value = split_word(word)
@@ -282,7 +282,7 @@ def split_word(word: str) -> tuple[str, str, str]:
 
 
 def unknown(word: str, options: Sequence[Option], *, program: str) -> str:
-    """Returns the error for an unknown word, with similar options, or the recipes that have this option.
+    """Returns the error message for an unknown word, with similar options, or the recipes that have this option.
 
     Args:
         word: A flag, or a word after the last argument.

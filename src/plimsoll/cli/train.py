@@ -44,7 +44,7 @@ CHANGEABLE = (
 )
 """Paragraph about the recipe's options in the help of `plimsoll resume`."""
 FOR_SCHEDULER = {"--on": True, "--nodes": True, "--sbatch": True, "--submit": False, "--no-submit": False}
-"""Options that are removed from the command of a scheduler's job, and whether each has a value."""
+"""Options that are removed from the command that a scheduler's job runs; True if a value follows the option."""
 
 
 def train(arguments: list[str]) -> int:

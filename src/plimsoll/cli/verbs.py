@@ -54,15 +54,15 @@ class EvaluatePretrained(Pretrained):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplePretrained(Pretrained, Writing):
-    """Options of `sample` for a published model."""
+    """Options of `sample` for a Hugging Face model."""
 
 
 PRETRAINED: dict[str, type[Pretrained]] = {"evaluate": EvaluatePretrained, "sample": SamplePretrained}
-"""Options for a published model, by the commands that take one instead of a run."""
+"""Options for a Hugging Face model, by command. These commands take such a model instead of a run."""
 
 
 def answered(command: str, arguments: Sequence[str]) -> int:
-    """Runs a command with a trained run or a published model, and prints the answer. Returns the exit code."""
+    """Runs a command on a trained run or a Hugging Face model, and prints the answer. Returns the exit code."""
     page = Page(program=f"plimsoll {command}", options=rows_of(command), example=COMMANDS[command].example)
     print_help(page, arguments)
     is_pretrained = any(split_word(word)[0] == "--pretrained" for word in arguments)
@@ -92,7 +92,7 @@ export = partial(answered, "export")
 
 
 def rows_of(command: str) -> tuple[Option, ...]:
-    """Returns all options of a command, for a run and for a published model, without duplicates."""
+    """Returns all options of a command, for a run and for a Hugging Face model, without duplicates."""
     rows = rows_of_run(command)
     if command in PRETRAINED:
         rows = (*rows, *rows_of_pretrained(command))
@@ -100,12 +100,12 @@ def rows_of(command: str) -> tuple[Option, ...]:
 
 
 def rows_of_run(command: str) -> tuple[Option, ...]:
-    """Returns the options of a command with a run."""
+    """Returns the options of a command for use with a run."""
     return (*options_of(OfRun), *options_of(USES[command]))
 
 
 def rows_of_pretrained(command: str) -> tuple[Option, ...]:
-    """Returns the options of a command with a published model."""
+    """Returns the options of a command for use with a Hugging Face model."""
     return (*options_of(PRETRAINED[command]), *options_of(Printed))
 
 

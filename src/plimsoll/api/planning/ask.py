@@ -1,4 +1,4 @@
-"""Answers a planning request: the fastest plan that fits, the smallest plan, or the plan of an option's maximum."""
+"""Answers a planning request: the fastest plan that fits, the smallest, or that of the largest value of an option."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
 
 
 def platform_here(root: Path = Path("/")) -> tuple[str | None, str]:
-    """Returns the platform of this machine's accelerator and ""; or None and the reason, if there is only the CPU."""
+    """Returns the platform of this machine's accelerator and ""; or None and the reason why only the CPU is used."""
     allowed = [name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name]
     if allowed and not {"cuda", "gpu", "tpu"} & {*allowed}:
         return None, f"JAX_PLATFORMS is {','.join(allowed)}"
@@ -79,7 +79,7 @@ def _tpu_is_here(root: Path) -> bool:
 
 
 def seen(platform: str) -> Card:
-    """Returns the first accelerator that JAX lists, and the number of its kind. Raises PlimsollError if none is."""
+    """Returns the first accelerator that JAX lists, and the number of its kind. Without one, raises PlimsollError."""
     listed = _listed(platform)
     first = listed["devices"][0]  # training on one device uses the first
     if listed["backend"] != BACKEND[platform] or not first["memory_bytes"]:
@@ -91,7 +91,7 @@ def seen(platform: str) -> Card:
 
 @cache
 def _listed(platform: str) -> dict[str, Any]:
-    """Returns the devices that JAX lists, from a process that allocates no device memory and prints no JAX messages."""
+    """Returns the devices that JAX lists in a process that allocates no device memory and prints no JAX messages."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return ask("accelerators", {}, under=environment.for_several(platform) | quiet, seconds=LOOK_SECONDS)
 
@@ -115,8 +115,8 @@ def held(card: Card, target: Chip) -> str:
 def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure: bool) -> dict[str, str]:
     """Returns environment variables of the process that compiles plans on this machine's GPU within the budget.
 
-    To time plans (`measure`), the process allocates the budget at its start, like training: an allocator that grows has
-    less room for large buffers, and plans that fit would fail. To only compile, it allocates nothing in advance.
+    To time plans (`measure`), the process allocates the whole budget at its start, as training does. If its allocator
+    grew step by step, large buffers of plans that fit could fail. To only compile, it allocates nothing in advance.
     """
     share = min(1.0, budget_bytes / card.memory_bytes)
     environ = environment.on_card(share, pinned_bytes=pinned_at_most()) | _visible(target, card)
@@ -126,8 +126,9 @@ def compile_environment(target: Chip, card: Card, budget_bytes: int, *, measure:
 def pinned_at_most(planned_host: HostLedger | None = None) -> int:
     """Returns the limit, in bytes, for host memory that XLA pins (page-locks) for an accelerator and does not free.
 
-    XLA rounds requests up to powers of two. So the limit is the host's memory budget, or else the machine's memory,
-    less the planned memory of the rest of the process. It is at least the plan's pinned bytes.
+    XLA rounds requests up to powers of two, so it may pin more than planned. The limit is the host's memory budget, or
+    else the free memory less a margin, minus the process's planned bytes that are not pinned. It is at least the plan's
+    pinned bytes.
 
     Args:
         planned_host: Planned bytes of host memory; None before there is a plan.
@@ -137,7 +138,7 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
     if planned_host is None:
         return of_machine
 
-    # Subtract the planned bytes of the rest of the process.
+    # Subtract the planned bytes of the process that are not pinned.
     budget = planned_host.budget_bytes
     room = of_machine if budget is None else budget
     pinned = planned_host.pinned_bytes
@@ -146,7 +147,7 @@ def pinned_at_most(planned_host: HostLedger | None = None) -> int:
 
 
 def _visible(target: Chip, card: Card) -> dict[str, str]:
-    """Returns the environment variable that limits JAX to as many GPUs as a plan uses; empty if it uses all GPUs."""
+    """Returns the environment variable that limits JAX to as many GPUs as a plan uses; an empty dict if it uses all."""
     if card.devices <= target.devices:
         return {}
     theirs = [name for name in os.environ.get(JAX_VISIBLE, "all").split(",") if name != "all"]

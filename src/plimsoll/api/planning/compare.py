@@ -1,7 +1,7 @@
 """Plans of one recipe for several chips: `plimsoll plan --compare`.
 
-All plans have the recipe's effective batch size. They differ in step time and in the memory that stays free. The user
-gives the prices.
+All plans have the recipe's effective batch size. They differ in step time and in the memory that stays free. Costs
+follow from prices that the user gives.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from plimsoll.units import parse_seconds
 WITHIN = {"cpu": 30.0, "cuda": 60.0, "tpu": 60.0}
 """Default time limit of planning in seconds, by platform."""
 PATIENCE = 10
-"""Time limit of a compile process's answer, as a multiple of planning's limit. Later answers count as failed."""
+"""Time limit of a compile process's answer, as a multiple of the time limit of planning. Later answers fail."""
 MOST_SECONDS = 24 * 3600.0
 """Largest time limit of planning in seconds, because timers do not accept arbitrarily large numbers."""
 UNMEASURED = Rates(
@@ -53,7 +53,7 @@ UNMEASURED = Rates(
     source="none",
     host_link_bytes=1.0,
 )
-"""Placeholder for the speeds of a chip that is not measured yet. With it, the planner rejects no lever."""
+"""Placeholder for speeds of a chip that is not measured yet. With it, the planner rejects no memory-saving option."""
 UNKNOWN_STEPS = 10_000
 """Steps of the learning-rate schedule if the length of training is unknown. The number does not affect memory."""
 
@@ -96,7 +96,7 @@ def _find(question: Question, place: Place, data: Prepared | None, say: Say, *, 
 
 
 def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) -> bool:
-    """Returns True if a plan may fit despite the refusal: no plan compiled, or the estimated bytes may be too high."""
+    """Returns True if a plan may fit despite the BudgetError: none compiled, or the estimated bytes may be too high."""
     if refusal.floor_bytes is None:
         return True
     _, (least, _) = estimates_compared(problem.devices)
@@ -104,7 +104,7 @@ def _may_be_wrong(refusal: BudgetError, problem: Problem, compiler: SpokenPool) 
 
 
 def explained(planned: Planned, question: Question, place: Place, compiler: SpokenPool) -> Planned:
-    """Returns the plan with added facts: an estimate's range, bytes of checkpoints, why not cuDNN's attention."""
+    """Adds the range of estimated bytes, checkpoint bytes, and the reason against cuDNN's attention to a plan."""
     static = compiler.static()
     head_width = question.recipe.hints.head_width
     why_not_cudnn = ""
@@ -122,7 +122,11 @@ def explained(planned: Planned, question: Question, place: Place, compiler: Spok
 
 
 def seconds_for(question: Question, place: Place, usual: Mapping[str, float] = WITHIN) -> float:
-    """Returns the time limit of planning in seconds. Raises RecipeError unless it is above 0 and at most a day."""
+    """Returns the time limit of planning in seconds, by default that of `usual` for the chip's platform.
+
+    Raises:
+        RecipeError: The limit is not above 0, or is more than a day.
+    """
     within = question.within
     seconds = usual[place.chip.platform] if within is None else parse_seconds(within)
     if not 0 < seconds <= MOST_SECONDS:
@@ -139,8 +143,8 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
     """Returns the input of the search (`Problem`), from the request, the chip and the data.
 
     Raises:
-        RecipeError: A value that the user set for a lever is impossible. If the chip's speed is unknown, every
-            precision is accepted here.
+        RecipeError: A value that the user set for a memory-saving option is impossible. If the chip's speed is unknown,
+            every precision is accepted here.
     """
     recipe, chip = question.recipe, place.chip
     pins = dict(question.pins)
@@ -187,7 +191,7 @@ def problem_of(question: Question, place: Place, data: Prepared | None) -> Probl
 
 
 def depth_of(question: Question, place: Place) -> Depth:
-    """Returns the method to find memory outside the training step, as of evaluation: traces, compiles or a trial."""
+    """Returns the method to find the memory of evaluation and initialisation: traces, compiles or a trial process."""
     if place.chip.platform != "cpu":
         return "compile"
     if place.chip.hosts > 1:
@@ -204,7 +208,7 @@ def _require_possible_pins(problem: Problem, rates: Rates) -> None:
 
 
 def _bytes_of_data(question: Question, place: Place, data: Prepared | None) -> tuple[dict[int, dict[str, int]], str]:
-    """Returns host bytes of the data, by number of prefetched batches and component, and advice to reduce them."""
+    """Returns the data's bytes in host memory, by number of prefetched batches and part, and advice to reduce them."""
     recipe = question.recipe
     by_depth: dict[int, dict[str, int]] = {}
     advice = ""

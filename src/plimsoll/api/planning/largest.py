@@ -79,7 +79,7 @@ def find_largest(
 
 @dataclass
 class _Search:
-    """State of the search for the largest value. A value's number is its index in `values.rising`."""
+    """State of the search for the largest value of an option. A `number` is an index in `values.rising`."""
 
     question: Question
     place: Place
@@ -89,13 +89,13 @@ class _Search:
     deadline: float
     trials: dict[int, TriedValue] = field(default_factory=dict)
     plans: dict[int, Planned] = field(default_factory=dict)
-    """Smallest plan of each value, by the value's number."""
+    """Plan with the fewest bytes for each tried value, by the value's index in `values.rising`."""
     history: list[TriedValue] = field(default_factory=list)
-    """All values in the order in which they were tried."""
+    """Results of all tried values, the earliest first."""
     levers: dict[str, Any] = field(default_factory=dict)
-    """Memory-saving options of the latest plan that was searched with all of them free."""
+    """Memory-saving options ("levers") of the latest plan for which the planner chose all of them."""
     levers_of: int = 0
-    """Value of the latest plan that was searched with all levers free; 0 before there is one."""
+    """Value of the maximised option in the plan that `levers` is from; 0 before there is one."""
 
     @property
     def is_late(self) -> bool:
@@ -106,7 +106,7 @@ class _Search:
         return max(LEAST_SECONDS, self.deadline - self.clock())
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the numbers (indices) of two values: the largest that fits, and the smallest tried one above it.
+        """Returns the indices of two values: the largest that fits, and the smallest tried one above it.
 
         The first is -1 if no value fits. The second is the count of values if no larger one was tried.
         """
@@ -115,14 +115,14 @@ class _Search:
         return below, above
 
     def guess(self, below: int, above: int) -> int:
-        """Returns the number (index) of the value to plan next, between the bounds `below` and `above`."""
+        """Returns the index of the value to plan next, between the indices `below` and `above`."""
         # With an upper bound, choose the middle every third time, and always if that bound's bytes are unknown.
         beyond = self.trials.get(above)
         is_third = len(self.history) % 3 == 0
         if beyond is not None and (is_third or beyond.needed_bytes is None):
             return (below + above) // 2
 
-        # Else take the line through the two values with bytes nearest to the budget, and its value at the budget.
+        # Else draw a line through the two values with bytes nearest to the budget. Take its value at the budget.
         budget = self.place.budget_bytes
         sizes = {trial.value: trial.needed_bytes for trial in self.trials.values() if trial.needed_bytes is not None}
         first, *others = sorted(sizes, key=lambda value: abs(sizes[value] - budget))
@@ -136,7 +136,7 @@ class _Search:
         return max(below + 1, min(number, above - 1))
 
     def plan(self, number: int, *, free: bool = False) -> None:
-        """Plans a value and records the result. Reuses the levers of a nearby value's plan, unless `free` is set."""
+        """Plans the value with index `number`, and records the result. Reuses levers of a near value, unless `free`."""
         value = self.values.rising[number]
         is_near = self.levers_of and abs(math.log(value / self.levers_of)) <= math.log(NEAR)
         levers = self.levers if is_near and not free else {}
@@ -149,7 +149,7 @@ class _Search:
         self.history.append(trial)
 
     def trial(self, number: int, levers: dict[str, Any]) -> TriedValue:
-        """Returns the result of planning a value with these levers. If there are none, the planner chooses them."""
+        """Returns the result of planning value `number`. If `levers` is empty, the planner chooses all of them."""
         value = self.values.rising[number]
         try:
             question = self.question_of(number)
@@ -175,7 +175,7 @@ class _Search:
         )
 
     def question_of(self, number: int) -> Question:
-        """Returns the request with a value for the option. Raises RecipeError if the recipe rejects the value."""
+        """Returns the request for the value with index `number`. Raises RecipeError if the recipe rejects the value."""
         recipe = self.question.recipe.replace(**{self.values.option: self.values.rising[number]})
         _ = recipe.hints  # raises RecipeError for sizes that contradict one another
         pins = dict(self.question.pins)
@@ -184,7 +184,7 @@ class _Search:
         return replace(self.question, recipe=recipe, pins=pins)
 
     def fastest(self, number: int) -> Planned:
-        """Returns the fastest plan of a value, or the smallest plan if there is no time left."""
+        """Returns the fastest plan for the value with index `number`, or the smallest plan if there is no time left."""
         if self.is_late:
             return self.plans[number]
         try:
@@ -193,7 +193,7 @@ class _Search:
             return self.plans[number]
 
     def named(self, number: int) -> str:
-        """Returns the option with a value as text, like `--seq-len 1,024`."""
+        """Returns the option and the value with index `number` as text, like `--seq-len 1,024`."""
         value = self.values.rising[number]
         shown = format_count(value) if self.values.rising is TWO_DIGITS else f"{value:,}"
         return f"--{self.values.flag} {shown}"
@@ -204,7 +204,7 @@ def _answer(search: _Search, number: int) -> Planned:
     values, beyond = search.values, search.trials.get(number + 1)
     bounded_by, reason = _bound(search, number)
 
-    # If the recipe refuses every other value, the option contradicts another option.
+    # If the recipe refuses every other value, the option contradicts another option: raise that error.
     refusals = [trial.refused for trial in search.history if trial.refused]
     if bounded_by == "recipe" and len(search.history) - len(refusals) == 1:
         raise RecipeError(refusals[-1])

@@ -11,7 +11,10 @@ from plimsoll.recipes.parts import MOST_EXAMPLES
 from plimsoll.recipes.recipe import Recipe
 
 STEPS = {"target_params": 0, "batch_size": 1, "seq_len": 128, "lora_rank": 1}
-"""Options that `plan --largest` can maximise, with the difference between values; 0 for two significant digits."""
+"""Options that `plan --largest` can maximise, with the difference between the values that it tries.
+
+0 stands for numbers with two significant digits.
+"""
 TWO_DIGITS = [digits * 10**zeros for zeros in range(11) for digits in range(10, 100)]
 """Numbers with two significant digits, in rising order."""
 
@@ -22,7 +25,7 @@ class Values:
 
     option: str
     rising: Sequence[int]
-    """Values in rising order."""
+    """Values of the option to try, in rising order."""
     why_most: str
     """Phrase for messages: the reason why no value above the largest of `rising` is tried."""
 

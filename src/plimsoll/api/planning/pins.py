@@ -36,7 +36,7 @@ def read_plan_file(path: str) -> Planned:
 
 
 def levers_of(path: str, recipe: Recipe, pins: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the value of every lever in the plan file at `path`. Predicted bytes in the file are ignored.
+    """Returns the value of every memory-saving option in the plan file at `path`. Ignores predicted bytes in it.
 
     Raises:
         RecipeError: The file is not a plan, has another effective batch than the recipe, or contradicts `pins`.
@@ -70,7 +70,7 @@ def require_levers(pins: Mapping[str, Any]) -> None:
 
 
 def require_supported(recipe: Recipe, pins: Mapping[str, Any]) -> None:
-    """Raises RecipeError if the value of a lever in `pins` would have no effect for `recipe`."""
+    """Raises RecipeError if the value of a memory-saving option in `pins` would have no effect for `recipe`."""
     supported = recipe.hints.levers
     for name, lever in LEVERS.items():
         if name in pins and (missing := lever.missing(pins[name], supported)):

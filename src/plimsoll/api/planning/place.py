@@ -28,7 +28,7 @@ AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """Mesh of `data` x `fsdp` devices. Each takes a part of a batch; `fsdp` neighbours split a copy of the state."""
+    """Mesh of `data` x `fsdp` devices, which split each batch. Along axis `fsdp` they also split the training state."""
 
     data: int
     fsdp: int
@@ -53,7 +53,7 @@ class Place:
     host_budget_bytes: int | None = None
     """Host memory budget of each machine with accelerators, in bytes; None on a CPU, or if it is unknown."""
     card: Card | None = None
-    """This machine's accelerator, if it is the chip; None for a CPU, a chip elsewhere, and several processes."""
+    """This machine's accelerator, if the plan is for it; None for a CPU, a chip elsewhere, or several processes."""
     mesh: Mesh | None = None
     """Mesh that the user requested; None to let the planner choose `fsdp`."""
     reserve_bytes: int = 0
@@ -66,8 +66,8 @@ def place_of(question: Question, say: Say = quiet, *, processes: int = 1, trains
     Args:
         question: The user's planning request.
         say: Function that is called with each choice and its reason.
-        processes: Number of processes that train together. Each adds the devices that JAX makes of this CPU.
-        trains: Whether training follows. Then the accelerator must be in this machine, with the budget free.
+        processes: Number of processes that train together. On CPUs each has as many devices as JAX makes of this CPU.
+        trains: Whether training follows. If so, the accelerator must be in this machine, and have the budget free.
 
     Raises:
         RecipeError: The chip or mesh does not exist, cannot be planned for, or cannot split the batch equally.
@@ -146,7 +146,7 @@ def chip_here(say: Say, *, batch: int, mesh: Mesh | None = None, root: Path = Pa
 
 
 def _slice_of(card: Card) -> Chip:
-    """Returns the listed slice that matches this machine's TPUs, with one host. Raises RecipeError if none does."""
+    """Returns the TPU slice in `plimsoll chips` that this machine has. Raises RecipeError if there is none."""
     family = cards.TPU_FAMILIES.get(card.kind)
     for chip in chips.chips():
         if chip.name.rpartition("-")[0] == family and (chip.devices, chip.hosts) == (card.devices, 1):
@@ -171,7 +171,7 @@ def _gpus_of(card: Card, batch: int, mesh: Mesh | None) -> Chip:
 
 
 def _chip_of(card: Card) -> Chip:
-    """Returns the listed chip of a GPU, or for an unlisted GPU a chip without speeds, which are measured later."""
+    """Returns the chip of a GPU in `plimsoll chips`, or for another GPU one without speeds, which planning measures."""
     listed = chips.chip_called(card.kind)
     if listed is not None:
         return chips.chip(listed.name)
@@ -231,7 +231,7 @@ def require_card(chip: Chip) -> Card | None:
 
 
 def _require_rates(chip: Chip, card: Card | None, *, measure: bool) -> None:
-    """Raises RecipeError if the chip is not in this machine, and `measure` is set or the chip's speed is unknown."""
+    """Raises RecipeError for a chip that is not in this machine, if `measure` is set or its speed is unknown."""
     if card is not None or chip.platform == "cpu":
         return
     if measure:

@@ -22,13 +22,13 @@ DOING: Mapping[Verb, str] = {
     "trace": "tracing",
     "measure": "timing",
 }
-"""Words of progress messages, by verb of a request to a compile process. `analyse` has no fixed words."""
+"""Beginnings of progress messages, by kind of request to a compile process. That of `analyse` is `Pool.doing`."""
 PREPARING: Mapping[Depth, str] = {
     "trace": "tracing the evaluation of",
     "compile": "compiling the evaluation of",
     "try": "measuring a trial process of",
 }
-"""Words of progress messages for `prepare` requests, by method to find a run's memory outside the training step."""
+"""Beginnings of progress messages for the request `prepare`, by method to find memory outside the training step."""
 
 
 class SpokenPool(Pool):
@@ -66,7 +66,7 @@ class SpokenPool(Pool):
                 self.say(f"{what}, {now - since:.0f} s so far")
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request. Until then, progress messages may name the request."""
+        """Returns the answer to a request. While it waits, progress messages may name the request."""
         asked = self._words(request), time.monotonic()
         self._asked.append(asked)
         try:
@@ -75,7 +75,7 @@ class SpokenPool(Pool):
             self._asked.remove(asked)
 
     def _words(self, request: Request) -> str:
-        """Returns the progress message for a request, which names the request's plan."""
+        """Returns the progress message for a request, with its plan if it has any."""
         doing = PREPARING[request.depth] if request.verb == "prepare" else DOING.get(request.verb, self.doing)
         if not request.plans:
             return doing

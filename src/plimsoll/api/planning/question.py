@@ -13,7 +13,7 @@ from plimsoll.types import StepOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A user's request for a plan. `place_of` turns its chip, mesh and memory into a `Place`.
+    """A user's request for a plan. `place_of` determines devices and budgets from its chip, mesh and memory.
 
     Raises:
         RecipeError: A key of `pins` is no lever (memory-saving option), or the lever cannot have the value.
@@ -43,7 +43,7 @@ class Question:
     measure: bool = False
     """Whether to time the best few plans on the chip, which must be in this machine."""
     is_of_run: bool = False
-    """Whether a run will train with the plan. If so, its evaluation is compiled, too, or a trial process measured."""
+    """Whether a run will train with the plan. If so, evaluation is compiled, too, or measured in a trial process."""
 
     def __post_init__(self) -> None:
         pins = {name: value for name, value in self.pins.items() if value is not None}
