@@ -33,8 +33,8 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
             has `processes`: host and devices of every process, by process number.
 
     Returns:
-        Backend, devices, FLOP/s by precision, bytes per second, seconds of compiling and calling a function, and
-        resident bytes of the process.
+        Backend, devices, FLOP/s by precision, bytes per second of copies and transfers, seconds of compiling and
+        calling a function, and resident bytes of the process.
     """
     everyone = {}
     if together := request.get("together"):

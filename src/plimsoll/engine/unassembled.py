@@ -2,8 +2,8 @@
 
 XLA decides on buffers and kernels before it generates code. LLVM's passes and NVIDIA's assembler, which runs for every
 kernel, take half of the compile time. Here a script that returns code without instructions replaces the assembler, and
-LLVM optimizes nothing. Bytes and kernels of 12 steps stayed the same (notes, "A rehearsal beside its compiles").
-Functions that training runs are never compiled like this.
+LLVM optimizes nothing. Bytes and kernels of 12 compiled steps stayed the same (notes, "A rehearsal beside its
+compiles"). Functions that training runs are never compiled like this.
 """
 
 from __future__ import annotations
