@@ -126,7 +126,7 @@ def _try(subject: str) -> int:
     from plimsoll.training import memory
     from plimsoll.values import from_json, to_json
 
-    # The imports of training, in the same order.
+    # Import what training imports, in the same order.
     about = from_json(Subject, json.loads(subject), "subject")
     recipe = from_dict(about.recipe)
     import_everything(recipe)

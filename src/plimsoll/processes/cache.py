@@ -153,8 +153,8 @@ def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
 def _remove(entry: Entry) -> bool:
     """Removes an entry. Returns False if it cannot be removed. A process that has its files open can still read them.
 
-    Removing a compiled function also removes all answers to `prepare` requests, which promise that compiled functions
-    are in the cache.
+    Removing a compiled function also removes all answers to `prepare` requests: such an answer promises that its plan's
+    compiled functions are in the cache.
     """
     try:
         if entry.part == "tokens":

@@ -53,7 +53,7 @@ processes for this CPU: with an accelerator's driver loaded, training on an H100
 card")."""
 
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
-"""Variable with the limit, in GiB, for host memory that XLA pins in a process on a GPU. XLA's default is 64."""
+"""Variable with the limit in GiB of the pinned host memory of a process on a GPU. XLA's default is 64."""
 
 XLA_FLAGS = "XLA_FLAGS"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"

@@ -103,7 +103,7 @@ def _followed(
     look: Callable[[], None] | None,
     signals: _Forwarded,
 ) -> int:
-    """Calls `line` and `look` until the process ends, and returns its exit code. After an error neither is called."""
+    """Calls `line` and `look` until the process ends, and returns its exit code. If one fails, calls neither again."""
     # A thread reads the output, so that the process never waits for `line`.
     lines: deque[str] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, lines))

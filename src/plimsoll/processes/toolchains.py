@@ -158,7 +158,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
 
 def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None:
-    """Creates an environment that sees this one's packages, installs the compiler, and compiles a test function."""
+    """Creates a compile environment with access to this environment's packages, and tests its compiler."""
     kit = KITS[platform]
     _run([Path(sys.executable), "-m", "venv", str(place)])
     ours = site.getsitepackages()
