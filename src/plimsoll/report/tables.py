@@ -168,12 +168,12 @@ def runner_ups(planned: Planned) -> Table:
 
 
 def flag_of(lever: str) -> str:
-    """Returns the command-line option of a lever, like `--loss-chunk` for `loss_chunk`."""
+    """Returns the command-line option of a memory-saving option, like `--loss-chunk` for `loss_chunk`."""
     return f"--{lever.replace('_', '-')}"
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Maps the plan's levers to their values, in words. Levers that are usually off are left out unless they are on."""
+    """Maps the plan's memory-saving options to their values, in words. Leaves out rarely used options that are off."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
 
@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of predicted bytes: components of the peak, peak of each phase, and memory of a chip's host."""
+    """Returns tables of predicted bytes: components of the peak, peak of each phase, and an accelerator's host."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:

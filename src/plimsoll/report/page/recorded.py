@@ -38,7 +38,7 @@ class Column:
 
         Args:
             name: Name of the curve.
-            second: Unit of the horizontal axis in seconds; 0 for optimizer steps.
+            second: Seconds in a unit of the horizontal axis; 0 for an axis of optimizer steps.
             unit: Number that the values are divided by.
             is_marked: True if every point has a dot.
         """
