@@ -4,8 +4,8 @@
     gs://bucket/run/metrics.jsonl, plan.json    small files (all outside checkpoints), uploaded again after a change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
-At any moment the run in the bucket can be continued. As after a kill, metrics may have rows of steps after the newest
-checkpoint.
+At any moment the run in the bucket can be continued. After an interrupted upload, metrics may have rows of steps after
+the newest checkpoint.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Files and options that identify training data: equal facts mean the same data. A single file may be renamed."""
+    """Files and options that identify training data. Equal facts mean equal data; a single file's name is ignored."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     """Map from the path of a file, relative to the files' common folder, to its size and hash."""

@@ -19,9 +19,9 @@ from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
-"""Folder of this package's code."""
+"""Folder of plimsoll's code."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of this package on PyPI, where `plimsoll` is another project."""
+"""Name of plimsoll on PyPI, where the name `plimsoll` belongs to another project."""
 PACKAGES = (
     *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
@@ -96,7 +96,7 @@ def here() -> dict[str, Any]:
 
 
 def version() -> str:
-    """Returns the version of this package."""
+    """Returns the version of plimsoll."""
     return metadata.version(DISTRIBUTION)
 
 

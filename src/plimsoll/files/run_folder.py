@@ -291,7 +291,7 @@ def _instead_of(folder: RunFolder, name: str) -> str:
 def note_holder(lock: int) -> None:
     """Writes this process's id and host into a run's lock file, for the messages of other processes.
 
-    A process that inherits the lock calls it as well.
+    A process that inherits the lock also calls this function.
 
     Args:
         lock: File descriptor of the lock file.
