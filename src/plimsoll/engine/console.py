@@ -22,11 +22,11 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Step metrics that every recipe has. Of a name like `gradient_norm/embedding` the part before the slash counts."""
+"""Names of step metrics that are not recipe-specific, even with an addition, like `gradient_norm/embedding`."""
 
 
 class Console:
-    """Log of one training session (`training.acts.Log`). Its constructor prints notes and the step that is resumed."""
+    """Log of one training session (`training.acts.Log`). The constructor prints notes and the step it resumes from."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None

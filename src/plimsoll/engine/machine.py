@@ -24,7 +24,7 @@ BATCH_BYTES = 16 * MIB
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures the speed of this machine's CPU in about two seconds, or of its GPU in a longer time.
+    """Measures the speed of this machine's CPU, in about two seconds, or of its GPU, which takes longer.
 
     Each speed is measured several times, so that other load on the machine changes the result little.
 
