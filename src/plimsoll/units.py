@@ -10,7 +10,7 @@ from string import ascii_letters
 from plimsoll.errors import RecipeError
 
 LIKELY_MIB = 128
-"""A message about a missing unit suggests MiB from this number on, and GiB below it: most cards have fewer GiB."""
+"""Least number without unit for which a message suggests MiB. For less it suggests GiB: most GPUs have fewer GiB."""
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}

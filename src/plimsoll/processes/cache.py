@@ -32,8 +32,8 @@ LIMIT = "PLIMSOLL_CACHE_LIMIT"
 """Environment variable with the size limit of the cache."""
 DEFAULT_LIMIT_BYTES = 5 * GIB
 IN_USE_SECONDS = 3600
-"""Seconds after an entry's last use for which the entry is kept, even above the limit. Training needs the functions
-that were compiled just before it: compiling them again would need more memory."""
+"""Seconds for which an entry is kept after its last use, even above the limit. Training needs the functions that
+planning has just compiled: compiling them again would need more memory."""
 LOCK_OF_JAX = ".lockfile"
 """Name of JAX's lock file in the cache, which is not an entry."""
 
@@ -89,7 +89,7 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns the entries of a cache folder. The size limit counts their sizes."""
+    """Returns the entries of a cache folder, whose total size is limited."""
     found = []
     for part in PARTS:
         files = _files(folder / part)
