@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of predicted bytes: components of the peak, peak of each phase, and an accelerator's host."""
+    """Returns tables of predicted bytes: components of the peak, each phase's peak, and a chip's host memory."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:

@@ -105,7 +105,7 @@ def memory_over_time(run: Recorded) -> Chart:
 
 
 def parts_of_peak(ledger: RunLedger) -> Bars:
-    """Returns a chart with a bar of measured bytes for each memory component, and a mark at its predicted bytes."""
+    """Returns a chart with a bar of measured bytes for each memory component, and a mark at the predicted bytes."""
     unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
     for name, component in ledger.largest_first():

@@ -32,7 +32,7 @@ class Section:
     """Texts or grids that the model has produced, as dictionaries in the format of `Uses.exhibits`."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
-    """Tables that are folded until the reader opens them."""
+    """Tables that the page hides until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Map from the label of a command, like `Continues it`, to the command, which the reader may copy."""
 
