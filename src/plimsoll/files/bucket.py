@@ -44,7 +44,7 @@ OWNER = "owner.json"
 SIGN_SECONDS = 60
 """Seconds between heartbeats: the uploading process writes the time into owner.json."""
 FRESH_SECONDS = 300
-"""Seconds after the latest heartbeat from which another folder may take the run over."""
+"""Seconds without a heartbeat after which another folder may take the run over."""
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip

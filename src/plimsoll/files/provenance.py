@@ -54,7 +54,7 @@ def note_session(
 
 
 def notes(folder: RunFolder) -> list[str]:
-    """Returns the notes of all sessions of a run, the oldest first."""
+    """Returns the notes (sentences about changes) of all sessions of a run, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
