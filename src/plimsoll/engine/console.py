@@ -22,11 +22,11 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Names of step metrics that are not recipe-specific, even with an addition, like `gradient_norm/embedding`."""
+"""Step metrics that are not recipe-specific. Nor are metrics with a suffix, like `gradient_norm/embedding`."""
 
 
 class Console:
-    """Log of one training session (`training.acts.Log`). The constructor prints notes and the step it resumes from."""
+    """Log of one training session (`training.acts.Log`). The constructor prints notes and the resumed step."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None
@@ -39,7 +39,7 @@ class Console:
         self.source = source
         self.phases = phases
 
-        # Read the newest loss and validation loss of earlier sessions, which are in separate rows.
+        # Read the newest metrics of earlier sessions from all rows: steps and evaluations have separate rows.
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(step)
         newest = {"elapsed_seconds": 0.0, "loss": 0.0, "validation_loss": None}
@@ -104,7 +104,7 @@ class Console:
         self.meter.begin_step()
 
     def saved(self, step: int) -> None:
-        """Logs a saved checkpoint."""
+        """Logs that a checkpoint was saved."""
         self.file.write(f"saved step {step}")
         self.meter.begin_step()
 

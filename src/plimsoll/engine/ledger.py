@@ -109,7 +109,7 @@ class Measurements:
         return on_device | ({"train": training} if training else {})
 
     def _components(self, peak: int) -> dict[str, int | None]:
-        """Returns bytes by component: of the state from its arrays, of others from memory between steps and peak.
+        """Returns bytes by component: the state's from its arrays, others from the bytes between steps and the peak.
 
         A component that could not be measured is None.
         """

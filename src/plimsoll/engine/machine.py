@@ -18,7 +18,7 @@ from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 
 MOST_OF_A_MESSAGE = 400
-"""Characters of a message from JAX or its plug-in after which it is cut off."""
+"""Largest number of characters of a message from JAX or its plug-in. Longer messages are cut off."""
 BATCH_BYTES = 16 * MIB
 """Bytes of the batch whose transfer is timed."""
 

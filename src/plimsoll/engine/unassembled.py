@@ -16,7 +16,7 @@ from pathlib import Path
 NOTHING = ".version 8.0\n.target sm_75\n.address_size 64\n"
 """PTX module (NVIDIA's assembly language) without a function."""
 SCRIPT = """#!/bin/sh
-# Stands in for ptxas: writes code without instructions, once assembled for each architecture.
+# Stands in for ptxas: writes code without instructions, which ptxas assembles once for each architecture.
 while [ $# -gt 0 ]; do
     case "$1" in
         --version) exec {assembler} --version ;;
