@@ -76,7 +76,7 @@ def with_unit(number: float) -> str:
 
 
 def as_read(text: str | float) -> str | None:
-    """Returns a clause with the value of a size whose unit is ambiguous, like `2G` or `2GB`; None for other sizes."""
+    """Returns a clause like `2G is read as 2.0 GiB` for a size with an ambiguous unit; None for other sizes."""
     typed = str(text).strip()
     unit = re.search(r"[A-Za-z]+$", typed)
     if unit is None or unit[0].upper() in {"KIB", "MIB", "GIB", "TIB"}:

@@ -35,7 +35,7 @@ IN_USE_SECONDS = 3600
 """Seconds for which an entry is kept after its last use, even above the limit. Training needs the functions that
 planning has just compiled: compiling them again would need more memory."""
 LOCK_OF_JAX = ".lockfile"
-"""Name of JAX's lock file in the cache, which is not an entry."""
+"""Name of JAX's lock file in the cache. The file is not an entry."""
 
 
 def cache_folder() -> Path:

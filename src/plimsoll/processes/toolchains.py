@@ -39,7 +39,7 @@ class _Kit:
     """Requirements of one compile environment. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
 
     extra: str
-    """Extra of the package jax that installs the compiler."""
+    """Pip extra of the package jax that installs the compiler."""
     disk_bytes: int
     """Bytes on disk of the finished environment."""
     while_installing: int
@@ -158,7 +158,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
 
 def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None:
-    """Creates a compile environment with access to this environment's packages, and tests its compiler."""
+    """Creates a compile environment with access to this environment's packages. Installs and tests the compiler."""
     kit = KITS[platform]
     _run([Path(sys.executable), "-m", "venv", str(place)])
     ours = site.getsitepackages()
