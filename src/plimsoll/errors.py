@@ -121,7 +121,7 @@ def names_in_words(names: Iterable[str], *, all_of_them: str = "") -> str:
 
 @contextmanager
 def as_written(what: str) -> Iterator[None]:
-    """Raises PlimsollError if its `with` block finds a wrong value in a file that plimsoll has written.
+    """Context manager that raises PlimsollError for a wrong value in a file that plimsoll has written.
 
     Args:
         what: Name of the file, for the message.

@@ -10,7 +10,7 @@ from string import ascii_letters
 from plimsoll.errors import RecipeError
 
 LIKELY_MIB = 128
-"""A message about a missing unit suggests MiB from this number on, and GiB below it: most cards have fewer GiB."""
+"""Least number without unit for which a message suggests MiB. For less it suggests GiB: most GPUs have fewer GiB."""
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _SIZES = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
@@ -76,7 +76,7 @@ def with_unit(number: float) -> str:
 
 
 def as_read(text: str | float) -> str | None:
-    """Returns a clause with the value of a size whose unit is ambiguous, like `2G` or `2GB`; None for other sizes."""
+    """Returns a clause like `2G is read as 2.0 GiB` for a size with an ambiguous unit; None for other sizes."""
     typed = str(text).strip()
     unit = re.search(r"[A-Za-z]+$", typed)
     if unit is None or unit[0].upper() in {"KIB", "MIB", "GIB", "TIB"}:

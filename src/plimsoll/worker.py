@@ -1,7 +1,7 @@
 """Entry points of the processes that import JAX: `python -m plimsoll.worker VERB`.
 
 * `compile` compiles steps for this machine's CPU or GPU, and `cross-compile` for an absent chip. Both answer requests
-  of the planner, one per line of standard input, until it closes.
+  of the planner, one per line of standard input, until standard input closes.
 * `try` measures its own resident memory after training's imports, and with a plan also after loading its functions.
 * `train` trains. `plimsoll train` execs into `train` after planning, so that planning's memory is released.
 * `again` plans again after a run exceeded its budget. `train` execs into `again`, and `again` execs into `train`.
@@ -96,7 +96,7 @@ def _import_jax() -> None:
 def _end(words: str, code: int) -> NoReturn:
     """Prints an error, and ends this process at once by `os._exit`.
 
-    A regular exit would wait for the threads of a failed save, and a lost accelerator's driver may hang.
+    A regular exit would wait for the threads of a failed save, and might hang in the driver of a lost accelerator.
     """
     print(f"error: {words}", file=sys.stderr)
     sys.stdout.flush()
@@ -126,7 +126,7 @@ def _try(subject: str) -> int:
     from plimsoll.training import memory
     from plimsoll.values import from_json, to_json
 
-    # The imports of training, in the same order.
+    # Import what training imports, in the same order.
     about = from_json(Subject, json.loads(subject), "subject")
     recipe = from_dict(about.recipe)
     import_everything(recipe)

@@ -31,8 +31,8 @@ class Answers:
         self.steps = RecipeSteps(recipe, subject, self.backend.devices)
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request. `planner.child.ANSWERS` has its type for each verb of a request."""
-        # Requests about no plan, or about several plans.
+        """Returns the answer to a request, of the type in `planner.child.ANSWERS` for the request's verb."""
+        # Answer requests about no plan, or about several plans.
         if request.verb == "rates":
             return self.backend.rates()
         if request.verb == "measure":
@@ -41,7 +41,7 @@ class Answers:
         if request.verb == "static":
             return self.steps.static(request.fsdp, request.storage)
 
-        # Requests about a single plan.
+        # Answer requests about a single plan.
         (plan,) = request.plans
         if request.verb == "trace":
             return self.trace(plan)
@@ -61,7 +61,7 @@ class Answers:
             elsewhere = gradient - gradient // plan.fsdp
             estimate = dataclasses.replace(estimate, temp_bytes=max(0, estimate.temp_bytes - elsewhere))
 
-        # Without a compiler, count FLOPs of a step without attention kernels: these hide their matmuls from the jaxpr.
+        # Without a compiler, count FLOPs of a step without attention kernels, which hide their matmuls from the jaxpr.
         if not self.subject.is_compiled:
             estimate = dataclasses.replace(estimate, flops=dot_flops(self.steps.plain(plan)))
 

@@ -1,4 +1,4 @@
-"""What a training session begins with: its training state, its schedule, and earlier evaluations of the run."""
+"""Start of a training session: its training state, its schedule, and the run's earlier evaluations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def restore_or_start(run: TrainingRun, executables: Executables) -> Start:
 
 def restored(run: TrainingRun, executables: Executables, checkpoints: Checkpoints) -> Loaded | None:
     """Loads the newest undamaged checkpoint; None without one. Adds notes on damaged checkpoints and lost steps."""
-    # Read frozen weights from the recipe's own files, because checkpoints leave them out.
+    # If frozen weights come from the recipe's own files, read them there: checkpoints leave them out.
     has_saved = distributed.of_first("has-saved", lambda: bool(run.folder.saved_steps()))
     frozen: dict[str, Any] = {}
     if run.recipe.hints.frozen_given and has_saved:
@@ -120,7 +120,8 @@ def schedule_of(run: TrainingRun) -> Schedule:
     session = run.session
     steps = run.prepared.steps
 
-    # Defaults: evaluate after epochs or quarters of the run. Save after each quarter or 1,000 steps, and by the clock.
+    # Defaults: evaluate after epochs or quarters of the run. Save after each quarter or 1,000 steps, whichever is
+    # shorter. A single process also saves by the clock.
     evaluate = Every(steps=evaluation_steps(run.prepared))
     save = Every(steps=max(1, min(1000, steps // 4)))
     if distributed.processes() == 1:
@@ -148,10 +149,11 @@ class Evaluated:
 
 
 def evaluated_before(run: TrainingRun, schedule: Schedule) -> Evaluated:
-    """Reads the evaluations of earlier sessions from the logged metrics. Ignores those on data that was replaced since.
+    """Reads the evaluations of earlier sessions from the logged metrics.
 
-    If several processes train the run, all use the results of process 0, except the best step. Only process 0 needs it,
-    because it alone removes checkpoints.
+    `best` and `patience` ignore evaluations on data that was replaced since. If several processes train the run, all
+    use the results of process 0, except the best step. Only process 0 needs this step, because it alone removes
+    checkpoints.
     """
     rows = list(read_rows(run.folder.metrics))
     same_data = [row for row in rows if row["step"] > run.prepared.data_since]

@@ -47,7 +47,7 @@ class BudgetGuard:
         return self._excess_bytes() > 0
 
     def _excess_bytes(self) -> int:
-        """Returns the peak resident bytes of a CPU process if above the budget and `peak_before_training`, else 0.
+        """Returns the peak resident bytes of a CPU process, if above both budget and `peak_before_training`, else 0.
 
         Returns 0 on an accelerator, whose allocator enforces the budget, and with a profiler.
         """
@@ -128,7 +128,7 @@ class BudgetGuard:
         overruns.add(self.run.folder, self.overrun)
 
     def words(self, *, plans_again: bool) -> str:
-        """Returns the log message about the overrun: bytes, and consequence for the run."""
+        """Returns the log message about the overrun: bytes, and whether the run is planned again (`plans_again`)."""
         assert self.overrun is not None
         margin = f"a margin of {format_bytes(overruns.margin_bytes(overruns.read(self.run.folder)))}"
         if self.run.session.keep_plan:

@@ -22,11 +22,11 @@ from plimsoll.training.schedule import SINCE_BEST, Best, Schedule, completes
 from plimsoll.training.stop import Ended, Reason
 
 OF_EVERY_STEP = ("loss", "weight", "gradient_norm", "scale", "skipped_steps")
-"""Step metrics that every recipe has. Of a name like `gradient_norm/embedding` the part before the slash counts."""
+"""Step metrics that are not recipe-specific. Nor are metrics with a suffix, like `gradient_norm/embedding`."""
 
 
 class Console:
-    """Log of one training session (`training.acts.Log`). Its constructor prints notes and the step that is resumed."""
+    """Log of one training session (`training.acts.Log`). The constructor prints notes and the resumed step."""
 
     def __init__(
         self, run: TrainingRun, schedule: Schedule, source: TimedSource, phases: Phases, *, resumed: int | None
@@ -39,7 +39,7 @@ class Console:
         self.source = source
         self.phases = phases
 
-        # The last metrics of earlier sessions. Steps and evaluations are in separate rows.
+        # Read the newest metrics of earlier sessions from all rows: steps and evaluations have separate rows.
         self.metrics = MetricsLog(folder.metrics)
         self.metrics.cut_after(step)
         newest = {"elapsed_seconds": 0.0, "loss": 0.0, "validation_loss": None}
@@ -48,7 +48,7 @@ class Console:
         self.train_loss: float = newest["loss"] or 0.0
         self.validation_loss: float | None = newest["validation_loss"]
 
-        # Outputs: log file, progress bar, trackers, profile.
+        # Open the outputs: log file, progress bar, trackers, profile.
         self.file = LogFile(folder.path / "log.txt")
         for note in run.notes:  # printed directly, before a bar is drawn
             self.file.write(note)
@@ -104,7 +104,7 @@ class Console:
         self.meter.begin_step()
 
     def saved(self, step: int) -> None:
-        """Logs a saved checkpoint."""
+        """Logs that a checkpoint was saved."""
         self.file.write(f"saved step {step}")
         self.meter.begin_step()
 
@@ -134,7 +134,7 @@ class Console:
         self.say(final_summary(outcome))
         self.say(ledger_table(ledger))
 
-        # The path of the run, quoted for a shell, and commands that use the run.
+        # Print the path of the run, quoted for a shell, and commands that use the run.
         here = Path.cwd()
         path = run.folder.path
         shown = path.relative_to(here) if path.is_relative_to(here) else path
@@ -156,7 +156,7 @@ class Console:
         self.file.close()
 
     def _own(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics that only this recipe has, without those that are tables."""
+        """Returns recipe-specific metrics whose value is one number, not a table (`Uses.tables`)."""
         own = {}
         for name, value in with_tables(metrics, self.run.recipe.model.uses.tables).items():
             plain = name.removeprefix("validation_")
@@ -172,7 +172,7 @@ class Console:
             self.say(epoch_summary(summary))
 
     def _log(self, step: int, row: Mapping[str, float]) -> None:
-        """Writes a row of metrics, and sends it to the trackers. Drops a tracker that fails, and training goes on."""
+        """Writes a row of metrics, and sends it to the trackers. Stops using a tracker that fails; training goes on."""
         self.metrics.log(step, with_tables(row, self.run.recipe.model.uses.tables))
         for tracker in list(self.trackers):
             try:

@@ -1,6 +1,6 @@
-"""Cache files with the compiled functions of a plan. A process that loads them need not trace or lower them.
+"""Cache files with a plan's compiled functions. A process that loads the functions need not trace or lower them.
 
-    compiled/function-DIGEST-NAME    NAME: `init`, `evaluate` or `step`. DIGEST: hash of all that it depends on
+    compiled/function-DIGEST-NAME    NAME: `init`, `evaluate` or `step`. DIGEST: hash of what the function depends on
 
 JAX pickles executables (jax 0.10.2, an experimental module). A file is read only if this user wrote it and nobody else
 may write to it. A damaged file is ignored. An executable from JAX's own cache has lost its machine code and cannot be
@@ -36,7 +36,7 @@ from plimsoll.types import StepOptions
 from plimsoll.values import to_json
 
 OURS = "plimsoll."
-"""Prefix of the names of this package's modules."""
+"""Prefix of the names of plimsoll's own modules."""
 NAMES = "init", "evaluate", "step"
 """Names of a plan's compiled functions."""
 READ_BY_JAX = "JAX_", "XLA_"

@@ -60,7 +60,7 @@ class Measurements:
         Args:
             ended: End of the session; None if an error ended it.
         """
-        # Measurements and notes of this session.
+        # Collect measurements and notes of this session.
         self.phases.look()
         peak = allocator.peak_bytes()
         budget = self.run.session.budget_bytes
@@ -102,13 +102,14 @@ class Measurements:
         peaks = self.phases.peaks
         if allocator.device_bytes() is None:
             return peaks
-        # On an accelerator, leave out loading and restoring, which use host memory. Steps during a save are training.
+        # On an accelerator, leave out loading and restoring, which use host memory. Count the peak of a
+        # save as training, which goes on during a save.
         on_device = {name: peaks[name] for name in ("start", "evaluate") if name in peaks}
         training = max(peaks.get("train", 0), peaks.get("save", 0))
         return on_device | ({"train": training} if training else {})
 
     def _components(self, peak: int) -> dict[str, int | None]:
-        """Returns bytes by component: the state from its arrays, the rest from the bytes between steps and the peak.
+        """Returns bytes by component: the state's from its arrays, others from the bytes between steps and the peak.
 
         A component that could not be measured is None.
         """
@@ -125,7 +126,7 @@ class Measurements:
         return components | self._beyond(components, peak)
 
     def _beyond(self, components: Mapping[str, int | None], peak: int) -> dict[str, int | None]:
-        """Returns the next predicted component, with the bytes of the peak that `components` leave over."""
+        """Returns one more component: the first predicted one not in `components`, with the rest of the peak bytes."""
         predicted = self.run.planned.ledger.components
         names = [name for name in predicted if name not in (*components, AFTER_OVERRUN)]
         known = sum(size or 0 for size in components.values())
@@ -157,7 +158,7 @@ class Measurements:
         )
 
     def _ended_early(self, ended: Ended | None) -> EndedEarly | None:
-        """Returns the step at which --patience ended the run; None if it did not."""
+        """Returns the step at which --patience ended the run, and the patience; None if it did not end the run."""
         if ended is None or ended.why is not Reason.NO_BETTER:
             return None
         return EndedEarly(step=ended.step, patience=self.run.session.patience or 0)

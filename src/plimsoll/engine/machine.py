@@ -18,13 +18,13 @@ from plimsoll.training import distributed, memory
 from plimsoll.units import MIB
 
 MOST_OF_A_MESSAGE = 400
-"""Characters of a message from JAX or its plug-in after which it is cut off."""
+"""Largest number of characters of a message from JAX or its plug-in. Longer messages are cut off."""
 BATCH_BYTES = 16 * MIB
 """Bytes of the batch whose transfer is timed."""
 
 
 def examine(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Measures the speed of this machine's CPU in about two seconds, or of its GPU in a longer time.
+    """Measures the speed of this machine's CPU, in about two seconds, or of its GPU, which takes longer.
 
     Each speed is measured several times, so that other load on the machine changes the result little.
 
@@ -33,8 +33,8 @@ def examine(request: Mapping[str, Any]) -> dict[str, Any]:
             has `processes`: host and devices of every process, by process number.
 
     Returns:
-        Backend, devices, FLOP/s by precision, bytes per second, seconds of compiling and calling a function, and
-        resident bytes of the process.
+        Backend, devices, FLOP/s by precision, bytes per second of copies and transfers, seconds of compiling and
+        calling a function, and resident bytes of the process.
     """
     everyone = {}
     if together := request.get("together"):

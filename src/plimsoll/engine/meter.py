@@ -24,7 +24,7 @@ class TimedSource:
         self.source = source
         self.waited_seconds = 0.0
         self.held_bytes: int | None = None
-        """Bytes that reading the first batch left allocated; None before the first batch."""
+        """Bytes that stay allocated after the first batch was read; None before the first batch."""
         self._bytes_before = allocator.bytes_now()
 
     def __next__(self) -> Batch:

@@ -53,7 +53,7 @@ def stopping_at_nan(step: Step, compiled: Step, report: Path) -> Step:
         else:
             raise StoppedError(
                 f"step {number}: the loss or the gradient is not finite, but the same step taken one operation at a"
-                " time makes no NaN: it is an infinity, or an effect of the compiled order of sums. Nothing was saved"
+                " time makes no NaN: a value is infinite, or the compiled step adds in another order. Nothing was saved"
                 " over the last good checkpoint: continue from it by `plimsoll resume` with a lower --learning-rate"
             )
         library = str(Path(jax.__file__).parent)

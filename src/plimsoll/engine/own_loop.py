@@ -78,12 +78,12 @@ class OwnLoop:
 
         Returns:
             The next state, and metrics: `loss` (mean over the batch), `gradient_norm`, `weight` (divisor of the loss),
-            and those of the loss function.
+            and the loss function's own metrics.
 
         Raises:
             DataError: The batch is not a pytree of the planned structure and shapes.
-            RecipeError: `state` is not a state of this plan, or was donated to an earlier step. Or the loss function is
-                not a sum over examples, by a check on two examples of the first batch.
+            RecipeError: `state` is not a state of this plan, or was donated to an earlier step. Or a check on two
+                examples of the first batch shows that the loss function is not a sum over examples.
         """
         named = self._form.checked(batch, self._recipe.effective_batch)
         if not self._is_checked:

@@ -67,7 +67,7 @@ def lowered(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> 
 
 
 def load(recipe: Recipe, plan: Plan, options: StepOptions, *, steps: int) -> program.Executables:
-    """Loads a recipe's compiled functions from cache files, or compiles them. Returns freed memory to the system."""
+    """Loads a recipe's compiled functions from cache files, or compiles them. Gives freed memory back to the system."""
     memory.trim()
     files = Files.of(recipe, plan, options, steps=steps)
     executables = None if files is None else files.load()

@@ -87,8 +87,8 @@ def cpu_rates() -> Rates:
 def _dot_seconds(flops: float) -> float:
     """Measures the overhead in seconds of a small matmul besides its arithmetic, in the gradient of a small MLP.
 
-    The MLP is as small as with a micro-batch of a few rows. In a larger one slow arithmetic would count as overhead,
-    which a step of a thousand micro-batches would be predicted to have a thousand times.
+    The MLP is as small as with a micro-batch of a few rows. In a larger MLP slow arithmetic would count as overhead: a
+    predicted step of a thousand micro-batches would contain this error a thousand times.
 
     Args:
         flops: FLOP/s of float32 matmuls.

@@ -29,11 +29,11 @@ class Server:
         self.subject = subject
 
     def answer(self, request: Request) -> Any:
-        """Returns the answer to a request. `planner.child.ANSWERS` has its type for each verb of a request."""
+        """Returns the answer to a request, of the type in `planner.child.ANSWERS` for the request's verb."""
         if request.verb != "imports":
             return self.answers.answer(request)
 
-        # Measure training's imports in a process on the CPU: an accelerator driver's memory cannot be measured here.
+        # Measure training's imports in a trial process on the CPU, without the memory of an accelerator's driver.
         with started(self.subject) as process:
             _ = self.answers
             return int(last_line(process, ""))

@@ -155,7 +155,7 @@ def begin(
 def training_of(
     start: Start, executables: Executables, console: Console, guard: BudgetGuard, interruption: Interruption
 ) -> Training:
-    """Returns the argument of the training loop: state, compiled functions, data loader, evaluation, saving, ..."""
+    """Returns the argument of the training loop: state, compiled functions, data loader, evaluation, saving, log."""
     run = console.run
     schedule = console.schedule
     before = evaluated_before(run, schedule)
@@ -227,7 +227,10 @@ def train(loaded: Loaded) -> Ended:
 
 
 def finish(loaded: Loaded, ended: Ended | None) -> None:
-    """Writes the ledger, and prints the summary of the session. `ended` is None if an error ended the session."""
+    """Writes the ledger, and prints an overrun of the budget and a summary of the session.
+
+    There is no summary after an error (`ended` is None), or if the run is planned again.
+    """
     console = loaded.console
     ledger = loaded.measured.write(ended)
     is_over = ended is not None and ended.why is Reason.OVER_BUDGET

@@ -39,7 +39,7 @@ class RecipeSteps:
 
         Args:
             recipe: The recipe.
-            subject: Has the schedule length, step options and chip that the functions also depend on.
+            subject: Schedule length, step options and chip, which the functions also depend on.
             devices: Devices that functions are lowered for; None for the only device of this process.
         """
         self.recipe = recipe
@@ -163,7 +163,7 @@ class RecipeSteps:
         )
 
     def state(self, storage: Storage, precision: Precision = "float32", *, examples: int | None = None) -> Any:
-        """Returns shapes and dtypes of the whole training state. They depend on no other options of a plan.
+        """Returns shapes and dtypes of the whole training state. Of a plan, only `storage` and `precision` change them.
 
         Args:
             storage: Bits in which weights and optimizer state are stored.

@@ -1,4 +1,4 @@
-"""Timing of plans on this machine. Plans take steps on a random batch in turn, so that other load slows all alike."""
+"""Timing of plans on this machine. Plans take turns with steps on a random batch: other load slows all alike."""
 
 from __future__ import annotations
 

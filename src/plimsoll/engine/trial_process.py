@@ -26,7 +26,7 @@ def started(subject: Subject) -> subprocess.Popen[str]:
 
 
 def last_line(process: subprocess.Popen[str], request: str) -> str:
-    """Sends a request to a trial process, waits for its end, and returns the last line that it printed."""
+    """Sends `request` (a plan as JSON, or nothing) to a trial process. Returns the last line that it prints."""
     output, errors = process.communicate(request)
     if process.returncode:
         raise RuntimeError(f"a trial process failed: {errors.strip()[-300:]}")

@@ -2,8 +2,8 @@
 
 XLA decides on buffers and kernels before it generates code. LLVM's passes and NVIDIA's assembler, which runs for every
 kernel, take half of the compile time. Here a script that returns code without instructions replaces the assembler, and
-LLVM optimizes nothing. Bytes and kernels of 12 steps stayed the same (notes, "A rehearsal beside its compiles").
-Functions that training runs are never compiled like this.
+LLVM optimizes nothing. Bytes and kernels of 12 compiled steps stayed the same (notes, "A rehearsal beside its
+compiles"). Functions that training runs are never compiled like this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 NOTHING = ".version 8.0\n.target sm_75\n.address_size 64\n"
 """PTX module (NVIDIA's assembly language) without a function."""
 SCRIPT = """#!/bin/sh
-# Stands in for ptxas: writes code without instructions, once assembled for each architecture.
+# Stands in for ptxas: writes code without instructions, which ptxas assembles once for each architecture.
 while [ $# -gt 0 ]; do
     case "$1" in
         --version) exec {assembler} --version ;;

@@ -4,8 +4,8 @@
     gs://bucket/run/metrics.jsonl, plan.json    small files (all outside checkpoints), uploaded again after a change
     gs://bucket/run/checkpoints/step-00000600/  checkpoints, which never change; the manifest is uploaded last
 
-At any moment the run in the bucket can be continued. As after a kill, metrics may have rows of steps after the newest
-checkpoint.
+At any moment the run in the bucket can be continued. After an interrupted upload, metrics may have rows of steps after
+the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ OWNER = "owner.json"
 SIGN_SECONDS = 60
 """Seconds between heartbeats: the uploading process writes the time into owner.json."""
 FRESH_SECONDS = 300
-"""Seconds after the latest heartbeat from which another folder may take the run over."""
+"""Seconds without a heartbeat after which another folder may take the run over."""
 DRIVERS = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
 }  # fmt: skip
 """Map from protocol to fsspec driver package. Stores of these protocols replace an object atomically."""
 PIECE = {"chunksize": 8 * MIB}
-"""Option that limits the size of one piece of an upload."""
+"""Driver option with the largest size in bytes of one piece of an upload."""
 PIECES = {"s3fs": PIECE | {"max_concurrency": 2}, "gcsfs": PIECE}
 """Map from driver package to options that limit the driver's memory during the upload of a large file."""
 CHECKPOINT = re.compile(r"checkpoints/step-\d+")
@@ -102,7 +102,7 @@ class TakenError(StoppedError):
 
 @dataclass(frozen=True)
 class Owner:
-    """The local folder that uploads a run, and its machine."""
+    """Owner of a run in a bucket: the local folder that uploads the run, and the machine with this folder."""
 
     folder: str
     """Random identifier of the local folder."""
@@ -196,7 +196,7 @@ class Bucket:
         self.address = self.store.address
         self.folder = folder_of(address)
         self.name = ""
-        """Random identifier of the local folder; empty before training in it and before a complete download."""
+        """Random identifier of the local folder; empty until the folder owns the run or has downloaded all of it."""
         self.sent: dict[str, State] = {}
         """Map from the path of a file or checkpoint to the `State` of its local copy at the latest upload."""
         self._last_sign = 0.0
@@ -265,7 +265,7 @@ class Bucket:
         self._last_sign = time.time()
 
     def _owner(self) -> Owner | None:
-        """Returns the owner in the bucket; None without one."""
+        """Returns the owner that owner.json in the bucket names; None without this file."""
         text = self.store.read(OWNER)
         if text is None:
             return None
@@ -309,7 +309,7 @@ class Bucket:
         return any(self.sent.get(name) != state for name, state in self._here().items())
 
     def _here(self) -> dict[str, State]:
-        """Returns the `State` of each local small file, by modification time, and then of each complete checkpoint."""
+        """Returns the `State` of local files outside checkpoints, oldest first, and then of complete checkpoints."""
         small = {}
         whole = {}
         for place, _, names in os.walk(self.folder):
@@ -371,7 +371,7 @@ class Bucket:
                 f"{self.folder} is still being trained by a process of this machine: wait for it, or stop it"
             )
 
-        # Set aside a folder with changes that were never uploaded. Without an identifier it has only downloaded files.
+        # Set aside a folder with changes that were never uploaded. A folder without identifier has only downloads.
         if self.name and self.is_behind():
             numbered = (self.folder.with_name(f"{self.folder.name}.aside-{number}") for number in count(1))
             aside = next(path for path in numbered if not path.exists())
@@ -391,7 +391,7 @@ class Bucket:
 
     def _fetch(self) -> None:
         """Downloads the run, and removes local files that the bucket does not have."""
-        # Download checkpoints before small files: these may be newer than the checkpoints, but not older.
+        # Download checkpoints before small files: small files may be newer than the checkpoints, but not older.
         there = self._checkpoints_there()
         for name in sorted(there):
             self._fetch_checkpoint(name)
@@ -443,11 +443,11 @@ class Bucket:
 
 
 def _is_small(name: str) -> bool:
-    """Returns True for the path of a run's file outside checkpoints."""
+    """Returns True for a small file: one that belongs to the run and is outside checkpoints."""
     return _is_ours(name) and not re.match("checkpoints/.*/", name)
 
 
 def _is_ours(name: str) -> bool:
-    """Returns True if a file belongs to the run: not hidden, complete, inside the run folder, and not owner.json."""
+    """Returns True if a file belongs to the run. Hidden and unfinished files, files elsewhere and owner.json do not."""
     hidden = any(part.startswith(".") for part in name.split("/"))
     return not hidden and not name.startswith("/") and not name.endswith(".new") and name != OWNER

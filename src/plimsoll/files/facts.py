@@ -46,7 +46,7 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Files and options that identify training data: equal facts mean the same data. A single file may be renamed."""
+    """Files and options that identify training data. Equal facts mean equal data; a single file's name is ignored."""
 
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     """Map from the path of a file, relative to the files' common folder, to its size and hash."""
@@ -70,7 +70,7 @@ class Facts:
         return cls(files=files, options=values["options"])
 
     def difference(self, now: Facts) -> str:
-        """Describes the differences of the current facts `now` from these earlier facts; empty if there are none."""
+        """Returns a description of what differs in the current facts `now`; empty if they equal these earlier facts."""
         differences = []
         files = self._renamed(*now.files).files if len(now.files) == 1 else self.files
         for name in sorted(files.keys() | now.files.keys()):
@@ -86,7 +86,7 @@ class Facts:
         return "; ".join(differences)
 
     def _renamed(self, name: str) -> Facts:
-        """Returns a copy with another name for a single file; these facts unchanged if there are several files."""
+        """Returns a copy in which the only file is called `name`; the same facts if there is not exactly one file."""
         if len(self.files) != 1:
             return self
         (file,) = self.files.values()

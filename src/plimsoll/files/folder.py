@@ -62,7 +62,7 @@ def opened(path: Path) -> Made | None:
 
 
 def made(path: Path, made_with: Facts, make: Make, **options: Any) -> Made:
-    """Returns the folder at `path`, made by `make` unless it exists. The arguments are those of `held`."""
+    """Returns the folder at `path`, which `make` writes unless it exists. `held` describes the arguments."""
     with held(path, made_with, make, **options) as folder:
         return folder
 
@@ -128,7 +128,7 @@ def _make(path: Path, made_with: Facts, make: Make, *, continues: bool) -> Made:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
-    # Rename the folder, which is now complete and on disk.
+    # Rename the folder now that all its files are complete and on disk.
     unfinished.rename(path)
     flush_folder(path.parent)
     return Made(path, made_with, counts)

@@ -19,9 +19,9 @@ from plimsoll.files.run_folder import RunFolder
 
 SESSIONS = "sessions.json"
 PACKAGE = Path(__file__).parents[1]
-"""Folder of this package's code."""
+"""Folder of plimsoll's code."""
 DISTRIBUTION = "plimsoll-jax"
-"""Name of this package on PyPI, where `plimsoll` is another project."""
+"""Name of plimsoll on PyPI, where the name `plimsoll` belongs to another project."""
 PACKAGES = (
     *("jax", "jaxlib", "optax", "orbax-checkpoint", "numpy"),
     *("grain", "tokenizers", "datasets", "h5py", "pyarrow"),
@@ -54,7 +54,7 @@ def note_session(
 
 
 def notes(folder: RunFolder) -> list[str]:
-    """Returns the notes of all sessions of a run, the oldest first."""
+    """Returns the notes (sentences about changes) of all sessions of a run, the oldest first."""
     return [note for session in sessions(folder) for note in session.get("notes", [])]
 
 
@@ -96,7 +96,7 @@ def here() -> dict[str, Any]:
 
 
 def version() -> str:
-    """Returns the version of this package."""
+    """Returns the version of plimsoll."""
     return metadata.version(DISTRIBUTION)
 
 

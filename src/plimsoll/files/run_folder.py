@@ -48,7 +48,7 @@ MADE_ANEW = {
     "ledger.json": "remove it, and the next session begins another",
     "overruns.json": "remove it, and the next overrun determines the plan's safety margin again",
 }
-"""Map from the name of a file that can be made again to the advice in case of damage."""
+"""Map from the name of a file that a run can do without to advice for the user if the file is damaged."""
 SEAL = "checksums.json"
 """Name of the run folder's file with the checksums of SEALED files."""
 SEALED = ("data.json", "tokenizer.json", "validation.npy")
@@ -184,7 +184,7 @@ class RunFolder:
     def newest_whole(self) -> tuple[int, list[str]]:
         """Returns the step of the newest undamaged checkpoint, and notes about newer checkpoints, which are damaged.
 
-        The step is 0 if no checkpoint is undamaged. Reads all bytes of the checkpoints in question.
+        The step is 0 if no checkpoint is undamaged. Reads all bytes of the newer checkpoints and of the undamaged one.
         """
         notes: list[str] = []
         for step in reversed(self.saved_steps()):
@@ -291,7 +291,7 @@ def _instead_of(folder: RunFolder, name: str) -> str:
 def note_holder(lock: int) -> None:
     """Writes this process's id and host into a run's lock file, for the messages of other processes.
 
-    A process that inherits the lock calls it as well.
+    A process that inherits the lock also calls this function.
 
     Args:
         lock: File descriptor of the lock file.

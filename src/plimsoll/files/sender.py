@@ -92,7 +92,7 @@ class Sender:
 
 @contextlib.contextmanager
 def sent(address: str, say: Say) -> Iterator[Sender]:
-    """Context manager that uploads the changes of `Sender.folder` until its end. A failure sets `Sender.behind`."""
+    """Context manager that uploads changes of `Sender.folder` in its `with` block. A failure sets `Sender.behind`."""
     sender = Sender(address, say)
     try:
         yield sender
@@ -131,7 +131,7 @@ def main(address: str) -> int:
 
 def _send_until_the_end(bucket: Bucket) -> None:
     """Uploads the run every SEND_SECONDS until standard input has data or closes, and once more at the end."""
-    # Report only the first of consecutive failed uploads. Training goes on.
+    # Upload while training goes on. Of consecutive failed uploads report only the first.
     failure = None
     while not select.select([sys.stdin], [], [], SEND_SECONDS)[0]:
         try:

@@ -32,10 +32,10 @@ LIMIT = "PLIMSOLL_CACHE_LIMIT"
 """Environment variable with the size limit of the cache."""
 DEFAULT_LIMIT_BYTES = 5 * GIB
 IN_USE_SECONDS = 3600
-"""Seconds after an entry's last use for which the entry is kept, even above the limit. Training needs the functions
-that were compiled just before it: compiling them again would need more memory."""
+"""Seconds for which an entry is kept after its last use, even above the limit. Training needs the functions that
+planning has just compiled: compiling them again would need more memory."""
 LOCK_OF_JAX = ".lockfile"
-"""Name of JAX's lock file in the cache, which is not an entry."""
+"""Name of JAX's lock file in the cache. The file is not an entry."""
 
 
 def cache_folder() -> Path:
@@ -89,7 +89,7 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns the entries of a cache folder. The size limit counts their sizes."""
+    """Returns the entries of a cache folder, whose total size is limited."""
     found = []
     for part in PARTS:
         files = _files(folder / part)
@@ -153,8 +153,8 @@ def empty(folder: Path) -> tuple[list[Entry], list[Entry]]:
 def _remove(entry: Entry) -> bool:
     """Removes an entry. Returns False if it cannot be removed. A process that has its files open can still read them.
 
-    Removing a compiled function also removes all answers to `prepare` requests, which promise that compiled functions
-    are in the cache.
+    Removing a compiled function also removes all answers to `prepare` requests: such an answer promises that its plan's
+    compiled functions are in the cache.
     """
     try:
         if entry.part == "tokens":

@@ -23,9 +23,9 @@ ALLOCATOR = {
     "glibc.malloc.mmap_threshold": 2**20,
     "glibc.malloc.trim_threshold": 2**20,
 }
-"""glibc tunables of processes that train. Large buffers are mapped and unmapped, so that resident memory follows the
-live buffers. Huge pages are faster to touch and to release (notes, "Allocator"). With two heaps instead of one, peaks
-of the same plan differed by 10 MiB (notes, "To the last MiB")."""
+"""glibc tunables of processes that train. A large buffer is a memory mapping that is unmapped when freed, so that
+resident memory follows the live buffers. Huge pages are faster to touch and to release (notes, "Allocator"). With two
+heaps instead of one, peaks of the same plan differed by 10 MiB (notes, "To the last MiB")."""
 
 KEEPING = {
     ONE_HEAP: 1,
@@ -53,7 +53,7 @@ processes for this CPU: with an accelerator's driver loaded, training on an H100
 card")."""
 
 PINNED_LIMIT = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
-"""Variable with the limit, in GiB, for host memory that XLA pins in a process on a GPU. XLA's default is 64."""
+"""Variable with the limit in GiB of the pinned host memory of a process on a GPU. XLA's default is 64."""
 
 XLA_FLAGS = "XLA_FLAGS"
 CPU_DEVICES = "JAX_NUM_CPU_DEVICES"

@@ -20,7 +20,7 @@ class Ready:
     command: list[str]
     environment: Mapping[str, str]
     lock: int | None = None
-    """File descriptor of the run's lock file, which the training process inherits; None if it takes the lock itself."""
+    """File descriptor of the run's lock, which the training process inherits; None if that process takes the lock."""
 
 
 def become(ready: Ready) -> NoReturn:

@@ -13,7 +13,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request to save and stop. SIGHUP is sent when the terminal closes or its connection is lost."""
 ONE_REQUEST_SECONDS = 1.0
 """Seconds after the first signal during which further signals count as the same request. Slurm without control groups,
-for example, signals every process of a step: a supervised process gets the signal from Slurm and from its
+for example, signals every process of a job step: a supervised process gets the signal from Slurm and from its
 supervisor."""
 
 

@@ -56,7 +56,7 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
     if allowed is None:
         return cards
 
-    # The user's selection, by index or by the beginning of a UUID, in the user's order.
+    # Choose the GPUs that the user names, by index or by the beginning of a UUID, in the user's order.
     chosen = []
     for name in filter(None, map(str.strip, allowed.split(","))):
         chosen += [card for card in cards if name == str(card.index) or card.uuid.startswith(name)][:1]
@@ -64,7 +64,7 @@ def gpus(variables: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def _holders() -> dict[str, list[str]]:
-    """Returns descriptions of the processes that use each GPU's memory, by UUID. Under WSL they lack the size."""
+    """Returns descriptions of the processes that use each GPU's memory, by UUID; under WSL without the used bytes."""
     holders: dict[str, list[str]] = {}
     for uuid, pid, *name, held in _rows("--query-compute-apps=gpu_uuid,pid,process_name,used_memory", 4):
         size = f" with {format_bytes(int(held) * MIB)}" if held.isdigit() else ""

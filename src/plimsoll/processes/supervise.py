@@ -30,7 +30,7 @@ def watched(
     look: Callable[[], None] | None = None,
     **options: Any,
 ) -> tuple[int, int | None]:
-    """Runs a child process to its end. Returns its exit code, and the first signal to this process meanwhile or None.
+    """Runs a child process to its end. Returns its exit code, and the first signal received meanwhile (or None).
 
     After an end by signal n, the exit code is 128 + n. The child has its own process group. In this process's group it
     would get Ctrl-C twice, from the terminal and from this process, and a second signal ends training without saving.
@@ -103,7 +103,7 @@ def _followed(
     look: Callable[[], None] | None,
     signals: _Forwarded,
 ) -> int:
-    """Calls `line` and `look` until the process ends, and returns its exit code. After an error neither is called."""
+    """Calls `line` and `look` until the process ends, and returns its exit code. If one fails, calls neither again."""
     # A thread reads the output, so that the process never waits for `line`.
     lines: deque[str] = deque()
     reader = threading.Thread(target=_read, args=(process.stdout, lines))

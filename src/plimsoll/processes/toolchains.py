@@ -6,7 +6,7 @@ environments are in the user's data folder, or in the folder that `PLIMSOLL_COMP
 `plimsoll chips --install tpu|cuda` downloads and creates them.
 
 A `.pth` file adds the packages of the training environment. `venv --system-site-packages` would add those of the base
-interpreter instead. PYTHONPATH would hide the plug-in's packages behind ours, read no `.pth` files (so editable
+interpreter instead. PYTHONPATH would hide the plug-in's packages behind others, read no `.pth` files (so editable
 installs would be missing), and be inherited by every child process.
 """
 
@@ -39,7 +39,7 @@ class _Kit:
     """Requirements of one compile environment. Bytes were measured with jax 0.10.2 (docs/chips.md)."""
 
     extra: str
-    """Extra of the package jax that installs the compiler."""
+    """Pip extra of the package jax that installs the compiler."""
     disk_bytes: int
     """Bytes on disk of the finished environment."""
     while_installing: int
@@ -63,8 +63,8 @@ KITS: dict[Platform, _Kit] = {
 MARK = "plimsoll.json"
 """File that is written last in a compile environment. A folder without it is unfinished."""
 BORROWED = "plimsoll_environment.pth"
-"""File that adds the package folders of this environment to a compile environment, one per line. It uses `addsitedir`,
-which also reads the `.pth` files in these folders."""
+"""File in a compile environment that adds the training environment's package folders, one per line. It uses
+`addsitedir`, which also reads the `.pth` files in these folders."""
 
 
 def folder(platform: Platform) -> Path:
@@ -77,8 +77,8 @@ def folder(platform: Platform) -> Path:
 def python_for(platform: Platform) -> Path | None:
     """Returns a Python interpreter that can compile for a platform, or None.
 
-    It is the compile environment's interpreter, if that environment exists and matches this one. Otherwise it is this
-    interpreter, if it has JAX's plug-in for training, as on a machine with a GPU.
+    It is the compile environment's interpreter, if that environment exists and matches the current one. Otherwise it is
+    the current interpreter, if it has JAX's plug-in for training, as on a machine with a GPU.
     """
     if not missing(platform):
         return _python(folder(platform))
@@ -158,7 +158,7 @@ def install(platform: Platform, say: Callable[[str], object]) -> Path:
 
 
 def _make(place: Path, platform: Platform, say: Callable[[str], object]) -> None:
-    """Creates an environment that sees this one's packages, installs the compiler, and compiles a test function."""
+    """Creates a compile environment with access to this environment's packages. Installs and tests the compiler."""
     kit = KITS[platform]
     _run([Path(sys.executable), "-m", "venv", str(place)])
     ours = site.getsitepackages()

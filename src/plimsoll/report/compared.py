@@ -13,7 +13,7 @@ from plimsoll.report.tables import plan_words, units_per_second
 from plimsoll.units import format_bytes, format_count, format_seconds
 
 MANY = 1e9
-"""Number of tokens or examples that `ComparedChip.price_of_many` buys."""
+"""Number of tokens or examples for which `ComparedChip.price_of_many` gives the price of training."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class LadderRow:
     step_seconds: float | None = None
     """Seconds per step: predicted, or the measured median."""
     session_step_seconds: list[float] = field(default_factory=list[float])
-    """Median seconds per step of each of two training sessions; the second one resumes."""
+    """Median seconds per step of each of two training sessions; the second continues the run of the first."""
     per_second: float | None = None
     """Tokens or examples per second."""
     measured_peak_bytes: int | None = None
@@ -59,7 +59,7 @@ class LadderRow:
     step_ratio: float | None = None
     """Step time divided by the step time of the first trained line of the table."""
     loss_drift: float | None = None
-    """Largest relative difference of a step's loss from the first trained line's loss at that step."""
+    """Largest relative difference, over all steps, between this line's loss and the first trained line's loss."""
 
     def to_dict(self, rate_unit: str) -> dict[str, Any]:
         """Returns the row as JSON. The key of the rate is, for example, `tokens_per_second`."""
@@ -118,7 +118,7 @@ MEASURED: Cells = {
 
 
 def ladder_table(ladder: Ladder) -> str:
-    """Returns the output of `plimsoll ladder`: the table, its memory-saving options, omitted lines, and notes."""
+    """Returns the output of `plimsoll ladder`: table, each line's memory-saving option, omitted lines, and notes."""
     first, last = ladder.stops
     notes = [
         ("measured", f"peak of the whole process, in steps 1 to {first} or after a restart from there to {last}"),
@@ -129,7 +129,7 @@ def ladder_table(ladder: Ladder) -> str:
 
 
 def predicted_table(ladder: Ladder) -> str:
-    """Returns the output of `plimsoll ladder --chip`: like `ladder_table`, but without measured figures."""
+    """Returns the output of `plimsoll ladder --chip`: the table with host memory, but without measured figures."""
     sources = ", ".join(sorted({row.source for row in ladder.rungs if row.source}))
     notes = [("bytes", f"{sources}, nothing was run"), ("step", "estimated from the chip's rates")]
     return _text(f"{_title(ladder)}, on {ladder.chip}", ladder, {**PREDICTED, **OF_THE_HOST}, notes)

@@ -9,8 +9,9 @@ JSON has no NaN and no infinity. Such a value is written as null, and listed und
 
     {"step": 40, "loss": null, "not_finite": {"loss": "nan"}}
 
-`log` passes a row to the operating system before it returns, so SIGKILL loses no row. Rows are not flushed to disk: a
-power cut may lose the last seconds. A resumed run removes rows of steps after its checkpoint, and repeats the steps.
+`MetricsLog.log` passes a row to the operating system before it returns, so SIGKILL loses no row. Rows are not flushed
+to disk: a power cut may lose the last seconds. A resumed run removes rows of steps after its checkpoint, and repeats
+the steps.
 """
 
 import json
@@ -23,7 +24,7 @@ from typing import Any
 from plimsoll.errors import RunError
 
 MARKER = "not_finite"
-"""Key of a row's values that are NaN or infinite."""
+"""Key of a row under which its NaN and infinite values are listed."""
 
 
 def encode_row(step: int, values: Mapping[str, Any]) -> str:

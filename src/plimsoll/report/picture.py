@@ -218,7 +218,7 @@ class Bars:
 
     def draw(self, axes: Axes) -> None:
         """Draws the bars into matplotlib axes."""
-        # Bars with their parts, marks and texts.
+        # Draw each bar with its parts, mark and text.
         colours = {name: LIGHT[colour] for colour, name in self.legend}
         for place, row in enumerate(self.rows):
             left = row.start
@@ -236,7 +236,7 @@ class Bars:
             axes.axvline(value, color=LIGHT["line"], linewidth=2.2, zorder=0)
             axes.annotate(name, (value, -0.6), (0, 3), color=LIGHT["line"], textcoords="offset points", ha="right")
 
-        # Names on the vertical axis, and space for the texts beside the bars.
+        # Write the bars' names on the vertical axis, and leave space for the texts beside the bars.
         axes.set_yticks(range(len(self.rows)), [row.name for row in self.rows])
         axes.set_ylim(len(self.rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.8 * max(1e-9, *self.values))

@@ -87,7 +87,7 @@ class Progress:
             self._try(self._print, f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  {numbers}")
             return
 
-        # The text of the bar, short enough for 80 columns.
+        # Keep the bar's text short enough for 80 columns.
         text = "  ".join([f"{elapsed} + {left} left", loss, *facts]).replace("resident ", "")
         self._bar.set_description_str(text, refresh=False)
         self._try(self._bar.update, step - self._bar.n)

@@ -1,7 +1,7 @@
 """Summaries that are printed at the end of an epoch, of a run and of an evaluation.
 
-Times are in minutes, with seconds or hours in brackets, as in the training guides that recipes follow. Losses have six
-decimals, so that two runs can be compared by eye. A number that was not measured is reported as missing.
+Times are in minutes, with seconds or hours in brackets. Losses have six decimals, so that two runs can be compared by
+eye. A number that was not measured is reported as missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Losses and times of a run at the end of a training session. The run's ledger has its memory use."""
+    """Losses and times of a run at the end of a training session. Memory use is in the run's `RunLedger`."""
 
     steps: int
     """Steps of the run so far."""
@@ -53,7 +53,7 @@ class Outcome:
     waited_share: float = 0.0
     """Fraction of this session's time in which training waited for data."""
     rows_left_out: int = 0
-    """Rows of data skipped because they were not finite, counted in each epoch; 0 if the source does not count."""
+    """Skipped rows of data with non-finite values; a row counts once in each epoch. 0 if the source does not count."""
     finished: bool = True
     """True if the run has taken all its planned steps."""
     ended_early: str = ""

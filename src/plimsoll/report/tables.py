@@ -35,7 +35,7 @@ UNUSED = 1 / 3
 
 
 def plan_table(planned: Planned) -> str:
-    """Returns the output of `plimsoll plan`: memory-saving options, bytes, time, the reason, and alternatives."""
+    """Returns the output of `plimsoll plan`: memory-saving options, bytes, time, reason for the choice, other plans."""
     peak, budget = planned.ledger.predicted_peak_bytes, planned.ledger.budget_bytes
     where = "" if planned.devices == 1 else f" x {planned.devices}, bytes of each device"
     lines = [
@@ -56,17 +56,17 @@ def plan_table(planned: Planned) -> str:
 
 
 def largest_rows(largest: Largest | None) -> list[tuple[str, str]]:
-    """Returns a row with the value that `--largest` found; no row without `--largest`."""
+    """Returns a row with the largest value of an option that `--largest` found to fit; no row without `--largest`."""
     return [] if largest is None else [(f"largest {largest.option}", largest.reason)]
 
 
 def tried_tables(planned: Planned) -> list[Table]:
-    """Returns a table of the values that `--largest` tried, with bytes and speed; none without `--largest`."""
+    """Returns a table of the option values that `--largest` tried, with bytes and speed; none without `--largest`."""
     largest = planned.largest_found
     if largest is None:
         return []
 
-    # Keep the last plan of each value: a second plan is made with a free choice of memory-saving options.
+    # Keep the second plan of a value that was planned twice: only that one chose its memory-saving options freely.
     tried = {each.value: each for each in largest.tried}
     unit = "tokens" if planned.tokens_per_step else "examples"
     cells: Cells = {
@@ -81,7 +81,7 @@ def tried_tables(planned: Planned) -> list[Table]:
 
 
 def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the plan's parameters, memory-saving options, devices, and the user's choices."""
+    """Returns rows (name, text): number of parameters, memory-saving options, devices, and options set by the user."""
     plan = planned.plan
     copies = f", {plan.fsdp} share a copy of the state" if plan.fsdp > 1 else ""
     return [
@@ -93,7 +93,7 @@ def chosen_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def expected_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) about the prediction: its basis, safety margin, disk space, and step time."""
+    """Returns rows (name, text) about the prediction: how it was made, safety margin, disk space, and step time."""
     rows: list[tuple[str, str]] = []
     if band := planned.estimate_band:
         between = f"a peak from {format_bytes(band.lowest_peak_bytes)} to {format_bytes(band.highest_peak_bytes)}"
@@ -152,7 +152,7 @@ def unused_rows(planned: Planned) -> list[tuple[str, str]]:
 
 
 def reason_rows(planned: Planned) -> list[tuple[str, str]]:
-    """Returns rows (name, text) with the reason for the choice, and with plans that failed to compile or run."""
+    """Returns rows (name, text) with the reason for the chosen plan, and with plans that failed to compile or run."""
     return [("why", planned.reason), *(("does not compile", text) for text in planned.left_out)]
 
 
@@ -168,12 +168,12 @@ def runner_ups(planned: Planned) -> Table:
 
 
 def flag_of(lever: str) -> str:
-    """Returns the command-line option of a lever, like `--loss-chunk` for `loss_chunk`."""
+    """Returns the command-line option of a memory-saving option, like `--loss-chunk` for `loss_chunk`."""
     return f"--{lever.replace('_', '-')}"
 
 
 def lever_rows(plan: Plan) -> dict[str, str]:
-    """Maps the plan's levers to their values, in words. Levers that are usually off are left out unless they are on."""
+    """Maps the plan's memory-saving options to their values, in words. Leaves out rarely used options that are off."""
     rows = (LEVERS[name].table_row(value, plan) for name, value in plan.levers.items())
     return dict(row for row in rows if row is not None)
 
@@ -186,7 +186,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def memory_tables(planned: Planned) -> list[Table]:
-    """Returns tables of predicted bytes: components of the peak, peak of each phase, and memory of a chip's host."""
+    """Returns tables of predicted bytes: components of the peak, each phase's peak, and a chip's host memory."""
     ledger, host = planned.ledger, planned.ledger.host
     title = f"bytes at the predicted peak, in the phase `{ledger.phase}` ({ledger.source})"
     if ledger.spare_bytes:

@@ -79,8 +79,8 @@ def open_tracker(name: str, run: Tracked) -> Tracker | TensorBoard:
 GUIDE_SCALARS = {"loss": "Loss/train", "tokens_per_second": "Throughput/tokens_per_sec"}
 """Map from a metric to its name in the published guide of the recipe `longcontext`. TensorBoard gets both names."""
 ALLOCATED = "Memory/allocated_gb"
-"""Name in TensorBoard, from the guide of the recipe `longcontext`, for the memory in use in units of 10^9 bytes:
-device memory on an accelerator, else the resident set."""
+"""TensorBoard name of the memory in use in units of 10^9 bytes: device memory on an accelerator, else the resident set.
+The guide of the recipe `longcontext` uses this name."""
 FLUSH_SECONDS = 10
 """Seconds between flushes of TensorBoard's events. A kill loses later events, but no row of metrics.jsonl."""
 

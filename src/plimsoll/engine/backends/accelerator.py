@@ -32,7 +32,7 @@ class Accelerator:
         """Bytes of workspace that cuBLAS adds to a matmul's operands and result; 0 without cuBLAS."""
 
     def analysis(self, step: jax.stages.Compiled, counted: Dots) -> Analysis:
-        """Returns bytes per device and kernels of a compiled step, and the FLOPs and moved bytes that `counted` has."""
+        """Returns bytes per device and kernels of a compiled step, with the FLOPs and moved bytes of `counted`."""
         stats = step.memory_analysis()
         assert stats is not None
         on_host = stats.host_argument_size_in_bytes + stats.host_temp_size_in_bytes
@@ -68,7 +68,7 @@ class Accelerator:
         return liveness.temporary_bytes(share, workspace=self.workspace, inlined=liveness.CALLS)
 
     def _figures_of_schedule(self, step: jax.stages.Compiled) -> dict[str, float]:
-        """Returns fields of `Analysis` from the compiled step: kernels, on GPUs, and bytes sent to other devices."""
+        """Returns fields of `Analysis` of a compiled step: its kernels (on a GPU), and bytes sent between devices."""
         chip = self.chip
         if not chip.kernels and chip.devices == 1:
             return {}

@@ -43,7 +43,7 @@ def bytes_section(planned: Planned) -> Section:
 
 
 def plan_section(planned: Planned) -> Section:
-    """Returns the section about a plan: memory-saving options, reasons, alternatives, and plans for other budgets."""
+    """Returns the section about a plan: memory-saving options, reason for the choice, other plans, largest arrays."""
     rows = [*chosen_rows(planned), *expected_rows(planned)]
     return Section(
         title="The plan",

@@ -38,7 +38,7 @@ class Column:
 
         Args:
             name: Name of the curve.
-            second: Unit of the horizontal axis in seconds; 0 for optimizer steps.
+            second: Seconds in a unit of the horizontal axis; 0 for an axis of optimizer steps.
             unit: Number that the values are divided by.
             is_marked: True if every point has a dot.
         """
@@ -84,11 +84,11 @@ class Recorded:
     chosen: Facts = field(default_factory=dict)
     """Options of the recipe that differ from the preset."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Map from a purpose, like `Continues it`, to the command for it."""
+    """Map from the label of a command, like `Continues it`, to the command."""
     learning_rate: tuple[Sequence[float], Sequence[float]] | None = None
     """Steps, and the learning rate at each of these steps."""
     exhibits: Sequence[Facts] = ()
-    """Examples of the model's output: texts, grids, curves or tables, as described in `Uses.exhibits`."""
+    """Examples of the model's output: texts, grids, curves or tables, in the format of `Uses.exhibits`."""
     left_out: Sequence[str] = ()
     """Sentences about parts that the page lacks, with the reasons."""
 

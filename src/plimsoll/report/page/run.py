@@ -21,16 +21,16 @@ from plimsoll.units import format_bytes, format_count, format_seconds
 SLOW = 2
 """Multiple of the median step time above which a logged step time counts as slow."""
 CHARTS_OF_METRICS = 6
-"""Largest number of charts of task-specific metrics."""
+"""Largest number of charts of recipe-specific metrics."""
 METRICS_OF_LOOP = {
     *("step", "loss", "validation_loss", "evaluations_since_best", "weight", "mfu"),
     *("step_seconds", "data_seconds", "elapsed_seconds", "tokens_per_second", "examples_per_second"),
     *("resident_bytes", "peak_resident_bytes", "device_bytes", "peak_device_bytes"),
 }
-"""Metrics that the training loop logs for every recipe. Each already has its place on the page."""
+"""Metrics that the training loop logs for every recipe. The page does not list them as recipe-specific."""
 
 NORM_OF = "gradient_norm/"
-"""Prefix of the gradient norms that `--log-norms layers` logs: of layers, like `gradient_norm/blocks/0`, and others."""
+"""Prefix of the names of gradient norms that `--log-norms layers` logs, like `gradient_norm/blocks/0` for a layer."""
 NORM_UNIT = "norm before clipping"
 """Axis label of gradient norms."""
 
@@ -105,7 +105,7 @@ def memory_over_time(run: Recorded) -> Chart:
 
 
 def parts_of_peak(ledger: RunLedger) -> Bars:
-    """Returns a chart with a bar of measured bytes for each memory component, and a mark at its predicted bytes."""
+    """Returns a chart with a bar of measured bytes for each memory component, and a mark at the predicted bytes."""
     unit, unit_name = byte_axis(ledger.predicted_bytes)
     rows = []
     for name, component in ledger.largest_first():
@@ -126,7 +126,7 @@ def parts_of_peak(ledger: RunLedger) -> Bars:
 
 def learning(run: Recorded) -> Section:
     """Returns the section about learning: curves of losses, learning rate and other metrics, and their last values."""
-    # Sentences about missing or non-finite losses.
+    # Report missing or non-finite losses in sentences.
     loss, validation = run.column("loss"), run.column("validation_loss")
     sentences = [] if loss.values else ["No step was logged yet."]
     lost = len(loss.values) - len(loss.finite)
@@ -136,7 +136,7 @@ def learning(run: Recorded) -> Section:
             " finds the first."
         )
 
-    # Losses and the learning rate.
+    # Draw losses and the learning rate.
     best = run.best()
     lowest = f" Validation was best at step {best[0]:,}, with {best[1]:.4f}." if best else ""
     charts = [
@@ -153,7 +153,7 @@ def learning(run: Recorded) -> Section:
         caption = "The recipe's schedule over the whole run."
         charts.append(Chart(title="Learning rate", caption=caption, unit="per step", lines=[schedule], from_zero=True))
 
-    # Gradient norms, and metrics that only this recipe has.
+    # Draw gradient norms and recipe-specific metrics, and list their last values.
     charts += gradient_norms(run)
     others = [name for name in run.columns if name not in METRICS_OF_LOOP]
     curves = {name.removeprefix("validation_") for name in others if len(run.column(name).values) > 1}
@@ -166,7 +166,7 @@ def learning(run: Recorded) -> Section:
 
 def gradient_norms(run: Recorded) -> list[Chart]:
     """Returns charts of gradient norms of layers and of other parts; no charts without logged norms."""
-    # Logged norms of layers, by group and number of the layer, and of other parts.
+    # Separate norms of layers, like `blocks/0` (group and layer number), from norms of other parts.
     groups: dict[str, dict[int, Column]] = {}
     others: dict[str, Column] = {}
     for name, column in run.columns.items():
@@ -179,7 +179,7 @@ def gradient_norms(run: Recorded) -> list[Chart]:
         else:
             others[part] = column
 
-    # Charts of norms: of layers over the layer's number, of other parts over optimizer steps.
+    # Draw norms of layers against the layer number, and norms of other parts against optimizer steps.
     charts = [norms_by_layer(group, layers) for group, layers in groups.items()]
     if others:
         largest = sorted(others, key=lambda part: median(others[part].finite), reverse=True)[: len(SERIES)]
@@ -190,7 +190,7 @@ def gradient_norms(run: Recorded) -> list[Chart]:
 
 
 def norms_by_layer(group: str, layers: Mapping[int, Column]) -> Chart:
-    """Returns a chart of the median gradient norm of each layer, with a curve for each third of the logged steps."""
+    """Returns a chart of median gradient norms against the layer number: a curve for each third of the logged steps."""
     numbers = sorted(layers)
     lines = []
     for third, word in enumerate(("first", "second", "last")):
@@ -269,7 +269,7 @@ def pace(run: Recorded) -> list[str]:
     promised = known(run.planned.step_seconds if run.planned else None, format_seconds)
     waited = format_share(sum(run.column("data_seconds").finite), sum(timed.finite))
 
-    # Total time in steps. A row has the mean step time since the previous row.
+    # Sum the time of all steps. Each row has the mean step time since the previous row.
     lengths = [after - before for before, after in pairwise([0, *timed.steps])]
     pairs = zip(lengths, timed.values, strict=True)
     stepping = sum(steps * seconds for steps, seconds in pairs if math.isfinite(seconds))

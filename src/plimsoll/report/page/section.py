@@ -29,12 +29,12 @@ class Section:
     sentences: Sequence[str] = ()
     charts: Sequence[Chart | Bars] = ()
     samples: Sequence[Mapping[str, Any]] = ()
-    """Texts or grids that the model has produced, as described in `Uses.exhibits`."""
+    """Texts or grids that the model has produced, as dictionaries in the format of `Uses.exhibits`."""
     tables: Sequence[Table] = ()
     folded: Sequence[Table] = ()
-    """Tables that are folded until the reader opens them."""
+    """Tables that the page hides until the reader opens them."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """Map from a purpose, like `Continues it`, to a command that the reader may copy."""
+    """Map from the label of a command, like `Continues it`, to the command, which the reader may copy."""
 
     @property
     def is_empty(self) -> bool:
@@ -82,7 +82,7 @@ def _rendered(template: str, **values: Any) -> str:
 
 
 def _allowed(value: Any) -> Any:
-    """Replaces characters of a string that HTML forbids, and truncates a long string. Other values stay unchanged."""
+    """Replaces characters that HTML forbids in a string, and truncates a long string. Other values stay unchanged."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     text = NOT_ALLOWED.sub("\N{REPLACEMENT CHARACTER}", value)
