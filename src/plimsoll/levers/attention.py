@@ -158,9 +158,9 @@ class _Asked(NamedTuple):
         return WINDOW_BLOCK if self.is_windowed else 0
 
     def by_blocks(self, chunk: int, which: Array | None) -> Callable[..., Heads]:
-        """Returns a function that attends in blocks, or by cuDNN document by document if that is possible.
+        """Returns an attention function that works in blocks of `chunk` positions, or with cuDNN on single documents.
 
-        `which` is the run-time index of `calls`; None if there is one call.
+        `which` is the run-time index of the item of `calls` to use; None if there is one item.
         """
         call = self.calls[0]
         length = self.shape[1]
@@ -267,7 +267,10 @@ def _cudnn(query: Heads, key: Heads, value: Heads, segments: None, *, call: Call
 
 
 class _Alone(NamedTuple):
-    """Attention within documents: one call of cuDNN if each sequence is one document. A hashable static argument."""
+    """Attention within documents: by one call of cuDNN if each sequence is one document, else by `otherwise`.
+
+    It is a hashable static argument for `custom_vjp`.
+    """
 
     in_blocks: Callable[..., Heads] | None
     """Attention for sequences of several documents; None to call cuDNN for one document after another."""

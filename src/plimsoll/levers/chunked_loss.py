@@ -67,7 +67,7 @@ def chunked_cross_entropy(
 
 
 class _NatsOf(NamedTuple):
-    """The `Rule` of cross-entropy. The head's weights are `weights` if they are trained, else `fixed`."""
+    """Cross-entropy as a `Rule`. The head's weights are `weights` if they are trained, else `fixed`."""
 
     head: Head
     nats: Callable[[Array, Array], Array]
@@ -169,7 +169,10 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
 
 
 def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
-    """Returns the sum of losses, and the gradients of hidden states and weights, times `how.lift` against underflow."""
+    """Returns the sum of losses, and the gradients of hidden states and weights.
+
+    The gradients are multiplied by `how.lift` against underflow.
+    """
 
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows

@@ -28,7 +28,7 @@ SMALLEST_BLOCK = 512
 
 
 class Call(NamedTuple):
-    """Settings of a call that do not follow from its arrays, as a hashable static argument."""
+    """Settings of a call of cuDNN's attention besides its arrays, as a hashable static argument."""
 
     scale: float
     """Factor of the scores."""

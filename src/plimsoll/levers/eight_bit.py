@@ -32,7 +32,7 @@ BLOCK = 64
 LANES = 16
 """Elements of a block that are compared at once: a vector of AVX-512."""
 SMALLEST_SCALE = 1e-30
-"""Smallest scale of a block with a nonzero element. 255^2 divided by this scale is still finite."""
+"""Smallest scale of a block with a nonzero element. 255^2 divided by this scale is still finite in float32."""
 
 MEAN_STEPS = 127
 ROOT_STEPS = 255

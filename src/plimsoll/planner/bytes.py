@@ -28,7 +28,7 @@ class Code:
     least_bytes: int
     """Constant part, in bytes. It covers part of the code of initialisation and evaluation."""
     instruction_bytes: float
-    """Bytes per instruction of the compiled step. They also cover the rest of the initialisation and evaluation code."""
+    """Bytes per instruction of the compiled step. They include the rest of the initialisation and evaluation code."""
 
     def bytes_of(self, instructions: int) -> int:
         return self.least_bytes + round(self.instruction_bytes * instructions)

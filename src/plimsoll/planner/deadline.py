@@ -1,4 +1,4 @@
-"""The time limit of planning. After it the search asks only what a first plan needs, but refuses no budget for it."""
+"""The time limit of planning. After it the search ends once it has a plan. No budget is refused for lack of time."""
 
 from __future__ import annotations
 

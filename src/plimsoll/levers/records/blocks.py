@@ -108,7 +108,10 @@ def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False for `remat` with all logits in memory, which saves little. On a GPU it saves much: True there."""
+    """Returns False for `remat` with all logits in memory, which saves little, except on a GPU.
+
+    If the only chunks to try are those for a GPU, or there are none, it returns True.
+    """
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
@@ -116,8 +119,8 @@ def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bo
 def _largest_chunk(problem: Problem, levers: Values) -> int:
     """Returns the largest of the recipe's chunks that has fewer tokens than a micro-batch.
 
-    It makes up no smaller chunk for a small micro-batch: in one of 256 tokens, a chunk of 64 took 11 MiB more (notes,
-    "The ladder").
+    Smaller chunks than the recipe's are never used: in a micro-batch of 256 tokens, a chunk of 64 took 11 MiB more
+    (notes, "The ladder").
     """
     chunks = sorted(problem.loss_chunks)
     if not chunks:
