@@ -20,7 +20,8 @@ IGNORE = -1
 """Label of a token that the loss does not count."""
 
 IGNORED_LABEL = -100
-"""Label of a puzzle's cell that the loss does not count, as in the published code. On disk: `ignore_label_id`."""
+"""Label of a puzzle's cell that the loss does not count, as in the code of Tiny Recursive Models
+(https://arxiv.org/abs/2510.04871). On disk: `ignore_label_id`."""
 
 COUNTED = "counted"
 """Key of booleans in a validation batch: True for an example that counts, False for padding of an incomplete batch."""
@@ -129,7 +130,7 @@ class Layered(Protocol):
     """
 
     stacked: str
-    """Key in `params["trainable"]` of the layers, whose arrays have a leading axis of layers. The rest is `outer`."""
+    """Key in `params["trainable"]` of the layers, whose arrays have a leading axis of layers. `outer` has all else."""
 
     def enter(self, outer: Any, batch: Batch) -> jax.Array:
         """Returns the input of the first layer."""

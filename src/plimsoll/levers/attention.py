@@ -46,12 +46,12 @@ from plimsoll.levers.sharding import in_mesh, on_own_rows, row_parts
 from plimsoll.types import Compute
 
 STANDS_IN = 128
-"""Positions of a block if attention in blocks is traced in place of cuDNN's kernel, to estimate memory without cuDNN.
+"""Positions per block if attention in blocks is traced in place of cuDNN's kernel, to estimate memory without cuDNN.
 Both keep the same arrays for the backward pass."""
 WINDOW_BLOCK = 256
-"""Positions of a block for windowed attention if `attention_chunk` is 0."""
+"""Number of positions in a block for windowed attention if `attention_chunk` is 0."""
 DOCUMENT_BLOCK = 512
-"""Positions of a block on a GPU if `attention_chunk` is 0, and documents, a cap or a window exclude cuDNN's kernel."""
+"""Positions per block on a GPU if `attention_chunk` is 0, and documents, a cap or a window exclude cuDNN's kernel."""
 KERNEL_BLOCK = 128
 """Pallas' kernel for TPUs needs sequences whose length is a multiple of this."""
 LARGEST_KERNEL_BLOCK = 512
@@ -150,7 +150,7 @@ class _Asked(NamedTuple):
         return None if is_too_much else own
 
     def chunk(self, own: str | None) -> int:
-        """Returns the positions of a block: `attention_chunk`, or a default for the chip; 0 for no blocks."""
+        """Returns the number of positions per block: `attention_chunk`, or a default for the chip; 0 for no blocks."""
         if self.compute.attention_chunk:
             return self.compute.attention_chunk
         if self.own_kernel(plain=True) == "cudnn":

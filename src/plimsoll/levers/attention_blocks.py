@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
     """Settings of attention in blocks, as a hashable static argument for `custom_vjp`."""
 
     chunk: int
-    """Positions of a block."""
+    """Number of positions in a block."""
     form: Form
     scale: float
     """Factor of the scores."""

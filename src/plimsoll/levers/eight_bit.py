@@ -37,7 +37,7 @@ SMALLEST_SCALE = 1e-30
 MEAN_STEPS = 127
 ROOT_STEPS = 255
 MEAN_ZERO = 128
-"""Code of a mean of zero."""
+"""Code of a first moment (mean) of zero."""
 
 
 class Blocks(NamedTuple):

@@ -311,7 +311,7 @@ def _cuttable(kernel: Any, start: Any) -> Any:
 
 
 def _columns(width: int, *, most: int) -> int:
-    """Returns the columns of a tile, at most about `most`: whole groups of 64, and if possible a divisor of `width`."""
+    """Returns the number of columns of a tile: about `most` or less, whole groups of 64, ideally dividing `width`."""
     if width <= max(most, GROUP):
         return width
     groups = max(1, most // GROUP)

@@ -81,7 +81,7 @@ class _Kind(NamedTuple):
     form: Form
 
     def dropped(self, x: Array, keys: Array | None) -> Array:
-        """Applies dropout to `x`: the mask of each row is a hash of its key. The gradient of `x` gets the same masks."""
+        """Applies dropout to `x`: each row's mask is a hash of its key. The gradient of `x` gets the same masks."""
         if keys is None:
             return x
         columns = jnp.arange(x.shape[1], dtype=jnp.uint32)

@@ -38,7 +38,7 @@ PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF3
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """Casts `x`, like a weight stored in bfloat16, to the operand type of dots in `precision`."""
+    """Casts `x`, for example a weight stored in bfloat16, to the operand type of dots in `precision`."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 

@@ -68,7 +68,7 @@ AFTER_OVERRUN = "margin after an overrun"
 """Name of the component for the margin that a run gets after it exceeded an earlier prediction."""
 STEP = "step temporaries"
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
-"""Maps each part of the training state that can be offloaded to the component of the ledger that counts its bytes."""
+"""Component of the ledger that counts the bytes of each part of the training state that can be offloaded."""
 UNPREPARED = Preparation(init_temp_bytes=0, evaluate_temp_bytes=0)
 """Stand-in for a plan of which only the training step was analysed: 0 bytes for initialisation and evaluation."""
 
@@ -210,7 +210,7 @@ class PlanBytes:
         }
 
     def device_phases(self) -> Phases:
-        """Returns the bytes by phase and component of one accelerator. Saving adds none: it copies to the host."""
+        """Returns the bytes by phase and component of one accelerator. Saving needs none, as it copies to the host."""
         static = self.static
         state = self.state
         for part, moved in static.on_host(self.plan.offload).items():

@@ -1,4 +1,4 @@
-"""The compiler in a separate process that takes requests as lines of JSON. Its memory is free before training starts.
+"""The compiler in a separate process that takes requests as lines of JSON. Its memory is freed before training starts.
 
 If the process crashes, is killed or takes too long, the planner starts another one. The plan in question counts as
 one that does not compile, with the reason. Answers are cached on disk.
@@ -80,7 +80,7 @@ class CompileProcess:
 
 
 class Answering(abc.ABC):
-    """Base class of a `planner.types.Compiler`: turns each of its methods into a request."""
+    """Base class of implementations of `planner.types.Compiler`. Each method makes a request for `answer`."""
 
     @abc.abstractmethod
     def answer(self, request: Request) -> Any:

@@ -219,7 +219,7 @@ def same_step(plan: Plan) -> Plan:
 
 
 def micro_batches(problem: Problem) -> list[int]:
-    """Returns the micro-batches to search: divisors of the effective batch with an equal share for every device.
+    """Returns the micro-batch sizes to search: divisors of the effective batch with an equal share for every device.
 
     A share is a multiple of the examples that the model normalises together. A micro-batch set by the user is the only
     one.

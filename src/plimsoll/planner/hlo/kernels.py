@@ -20,7 +20,7 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.shapes import leaves, padded_bytes
 
 HOST = 5
-"""`memory_space` of the host (xla::Layout::kHostMemorySpace)."""
+"""Value of a layout's `memory_space` in the host's memory (xla::Layout::kHostMemorySpace)."""
 HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
