@@ -208,7 +208,7 @@ class TrainedRun(Protocol):
     recipe: Any
     prepared: Any
     plan: Any
-    """Plan of the run, a `planned.Plan`. This file cannot import that type."""
+    """Plan of the run, a `planned.Plan`. That type cannot be imported here, because planned.py imports this file."""
     step: int
     """Optimizer step of the checkpoint."""
 
@@ -304,7 +304,7 @@ class StepOptions:
     """Options of a training step that only the user sets. The search for a plan does not vary them."""
 
     norms: Norms = "global"
-    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for each layer and part."""
+    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for layers and other parts."""
     donates: bool = True
     """Whether a step donates the old state's memory to the new state. With --debug-nans both states are kept."""
 

@@ -67,7 +67,7 @@ def chunked(
     blocks: Blocks,
     seen: tuple[Seen, ...],
 ) -> Heads:
-    """Returns attention in blocks, for the item of `seen` at the run-time index `which`.
+    """Returns attention in blocks to the keys in `seen[which]`, chosen at run time; to the only item for None.
 
     Queries that share keys are grouped, so that keys are not repeated.
     """

@@ -25,7 +25,7 @@ from plimsoll.levers.sharding import by_rows, row_parts
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
-"""Factor of gradients of logits against underflow in float16. These gradients are at most 1; float16 ends at 65,504."""
+"""Factor for gradients of logits, so that none underflows in float16. They are at most 1; float16 ends at 65,504."""
 
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
 """Function from hidden states and the head's weights to logits. An array that it closes over would get no gradient."""

@@ -36,7 +36,7 @@ class Problem:
     devices: int = 1
     effective_batch: int
     normalised_together: int = 1
-    """Examples that the model normalises together, as in batch norm. It divides a device's share of a micro-batch."""
+    """Examples that the model normalises together, as in batch norm. A device gets a multiple of it per micro-batch."""
     loss_rows: int | None = None
     """Number of rows of logits of each example; None if unknown."""
     numerics: str
@@ -74,7 +74,7 @@ class Rung:
     words: str
     """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever; or a function that returns it from the problem and the levers so far, or raises LeftOut."""
+    """Value of the lever; or a function that returns it from the problem and earlier rungs' levers, or raises LeftOut."""
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,9 @@ _adapted.defvjp(_forward, _backward)
 
 
 class LoRA:
-    """Training functions (`Task`) that learn adapters for another task's kernels whose paths match a pattern.
+    """Model and loss (`Task`) with learned adapters for those kernels of another model whose paths match a pattern.
 
-    All weights of the other task are frozen. It must compute its products by `linear`.
+    All weights of the other model are frozen. It must compute its products by `linear`.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def batched_dot_rows(
     b: Float[Array, "batch cols inner"],
     compute: Form | Compute,
 ) -> Float[Array, "batch rows cols"]:
-    """Returns `a @ b.T` per batch entry: attention's scores."""
+    """Returns `a @ b.T` per batch entry, as for attention's scores."""
     return _product(a, b, -1, Form.of(compute))
 
 

@@ -53,7 +53,7 @@ def register(lever: Lever) -> None:
     """Adds a lever to plans, options, search, ladder and tables.
 
     Raises:
-        ValueError: The name is taken, or the record contradicts itself.
+        ValueError: The name is taken, `by_itself` is set, or `plain` is not an allowed value.
     """
     if lever.name in LEVERS:
         raise ValueError(f"there is a lever {lever.name} already")

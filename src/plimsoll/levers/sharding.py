@@ -169,7 +169,7 @@ def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0)
 
 
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
-    """Applies `function(whole, split)` in each group of devices that shares a copy of the state, to its own examples.
+    """Applies `function(whole, split)` in each group of devices that shares a copy of the state, to its examples.
 
     Examples are the second axis of `split` and of the second result. The first result must be equal in all copies:
     `function` calls `over_copies` to sum over them.

@@ -95,7 +95,7 @@ class Catalogue:
     chips: Mapping[str, Chip]
     """Chips by name: single GPUs and TPU slices."""
     unlisted: Mapping[str, Mapping[str, int]]
-    """Maps a listed chip to the unlisted cards most similar to it, with their memory in gigabytes."""
+    """Maps each listed chip's name to the names of the most similar unlisted cards, with their memory in gigabytes."""
 
 
 def read_catalogue(path: Path) -> Catalogue:

@@ -121,7 +121,7 @@ def chips(file: Path | None = None) -> list[Chip]:
 
 
 def chip_called(description: str, file: Path | None = None) -> Chip | None:
-    """Returns the GPU that CUDA calls `description`, with the rate of its links; None if no catalogue lists it.
+    """Returns the GPU with CUDA's name `description`, with the rate of its links; None if no catalogue lists it.
 
     Args:
         description: CUDA's name of the GPU, which JAX also uses, like "NVIDIA H100 80GB HBM3".

@@ -55,7 +55,7 @@ def around(value: float, spread: float = 0.0) -> Range:
 
 
 UNSEEN = Range(0.75, 1.0, 1.9)
-"""Ratio of compiled to traced bytes for a model of which no step was compiled."""
+"""Assumed ratio of compiled to traced bytes for a model of which no step was compiled."""
 ALIKE = 0.15
 """Share by which the ratio of compiled to traced bytes may differ between plans that the compiler treats alike."""
 DOUBLED = 0.04
@@ -63,7 +63,7 @@ DOUBLED = 0.04
 ORDERED = 0.1
 """Share by which a plan may need more bytes than one with a faster setting, although fewer are expected."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
-"""Ratio of timed to estimated seconds for a model of which no step was timed."""
+"""Assumed ratio of timed to estimated seconds for a model of which no step was timed."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """Analysis of an empty step. Estimated bytes of temporaries are added to it."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"

@@ -144,7 +144,7 @@ def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry]
 
 
 def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int) -> list[Inquiry]:
-    """Returns the questions to ask now: one per idle process, and one per combination. A timing runs alone."""
+    """Returns the questions to ask now: at most one per idle process and per combination. A timing runs alone."""
     under_way = list(running)
     chosen: list[Inquiry] = []
     for inquiry in wanted:

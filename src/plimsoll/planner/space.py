@@ -38,7 +38,7 @@ class Combination:
     parents: tuple[Combination, ...]
     """Combinations that differ in one lever and are expected to be faster and to need more memory."""
     hope: float
-    """Lowest ratio of timed to estimated step seconds that these values may reach."""
+    """Lowest ratio of timed to estimated seconds that a step with these values may reach."""
 
     apart: tuple[Any, ...]
     """Values of the levers on which the ratio of compiled to traced bytes depends. A compiled step corrects only the

@@ -133,7 +133,7 @@ class Analysis:
     is_filed: bool = False
     """Whether training reads the compiled functions from files, without tracing and lowering them."""
     flops: float
-    """Floating-point operations of the matmuls of a whole step on all devices, with rematerialisation."""
+    """Floating-point operations of the matmuls of a whole step on all devices, those of rematerialisation included."""
     moved_bytes: float = 0.0
     """Bytes that matmuls read and write in a step, on all devices; 0 on a CPU, whose cache holds many of them."""
     dots: float = 0.0

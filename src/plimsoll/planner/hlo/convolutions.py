@@ -91,7 +91,7 @@ class Convolution:
         return whole + self.packed_bytes(min(rows, together) + columns, depth)
 
     def packed_bytes(self, vectors: int, depth: int) -> int:
-        """Returns the bytes of packed rows (`vectors`) of `depth` elements: one block, two if `depth` exceeds DEPTH."""
+        """Returns the bytes of a packed block of `vectors` rows of `depth` elements, or of two for `depth` > DEPTH."""
         blocks = 2 if depth > DEPTH else 1
         return blocks * vectors * min(depth, DEPTH) * self.itemsize
 
