@@ -9,7 +9,7 @@ or four such arrays. Two ways avoid them, with the same mathematics:
   memory. They are used if they support the arguments (`kernel`) and `attention_chunk` is 0.
 
 With a `window` a query sees only that many positions, its own included. cuDNN's kernel supports windows. Elsewhere
-attention goes in blocks and skips those outside the window, so that time and bytes grow with length times window.
+attention works in blocks and skips those outside the window, so that time and bytes grow with length times window.
 
 `segments` separate the documents of a sequence; blocks without a common document are skipped. Pallas' kernel supports
 segments. cuDNN's kernel takes one length per sequence. From Hopper on it also takes offsets of documents, but stores a
@@ -18,12 +18,13 @@ is one document, and otherwise for one document after another (attention_documen
 own examples.
 
 Two cases that cuDNN does not support are computed in blocks of `DOCUMENT_BLOCK`, in as few bytes: documents with a
-window, and a `cap` on scores. So is a window over sequences so long that cuDNN's backward pass would need too much
-memory (cudnn_workspace.py).
+window, and a `cap` on scores. The same holds for a window over sequences so long that cuDNN's backward pass would need
+too much memory (cudnn_workspace.py).
 
 In all other cases `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its
-end: 5/8 of all scores. Attention that is not causal computes all scores at once. That is best for up to 256 positions.
-From 512 on blocks are faster on a CPU, in a quarter of the bytes, and at 4,096 in a thirtieth (notes).
+end: 5/8 of all scores. Attention that is not causal computes all scores at once. 0 is best for up to 256
+positions. From 512 on other values are faster on a CPU, in a quarter of the bytes, and at 4,096 in a thirtieth
+(notes).
 """
 
 from collections.abc import Callable, Mapping

@@ -74,7 +74,7 @@ class Rung:
     words: str
     """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever; or a function that returns it from the problem and earlier rungs' levers, or raises LeftOut."""
+    """Value of the lever, or a function of the problem and earlier rungs' levers that returns it or raises LeftOut."""
 
 
 @dataclass(frozen=True)
