@@ -22,9 +22,9 @@ window, and a `cap` on scores. The same holds for a window over sequences so lon
 too much memory (cudnn_workspace.py).
 
 In all other cases `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its
-end: 5/8 of all scores. Attention that is not causal computes all scores at once. 0 is best for up to 256
-positions. From 512 on other values are faster on a CPU, in a quarter of the bytes, and at 4,096 in a thirtieth
-(notes).
+end: 5/8 of all scores. Attention that is not causal computes all scores at once. The value 0 is best for up to 256
+positions. From 512 on blocks of `attention_chunk` are faster on a CPU, in a quarter of the bytes, and at 4,096 in a
+thirtieth (notes).
 """
 
 from collections.abc import Callable, Mapping
