@@ -54,7 +54,7 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     if not evidence.traced:
         return [trace_of(first)]
 
-    # An untraced candidate counts as expected to fit while there is time to trace it. Its cost is raised by NEAR.
+    # An untraced candidate counts as expected to fit while there is time to trace it. Its cost is multiplied by NEAR.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
             return objective.chance(candidate) >= EXPECTED
