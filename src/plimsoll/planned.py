@@ -49,7 +49,7 @@ class Plan:
         """Returns the value of a lever; its default for a lever that was registered after this plan was made."""
         return self.levers.get(name, registry.LEVERS[name].plain)
 
-    # Levers that much code reads.
+    # Properties for the levers that much code reads.
 
     @property
     def micro_batch(self) -> int:

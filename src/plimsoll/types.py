@@ -20,7 +20,8 @@ IGNORE = -1
 """Label of a token that the loss does not count."""
 
 IGNORED_LABEL = -100
-"""Label of a puzzle's cell that the loss does not count, as in the published code. On disk: `ignore_label_id`."""
+"""Label of a puzzle's cell that the loss does not count, as in the code of Tiny Recursive Models
+(https://arxiv.org/abs/2510.04871). On disk: `ignore_label_id`."""
 
 COUNTED = "counted"
 """Key of booleans in a validation batch: True for an example that counts, False for padding of an incomplete batch."""
@@ -129,7 +130,7 @@ class Layered(Protocol):
     """
 
     stacked: str
-    """Key in `params["trainable"]` of the layers, whose arrays have a leading axis of layers. The rest is `outer`."""
+    """Key in `params["trainable"]` of the layers, whose arrays have a leading axis of layers. `outer` has all else."""
 
     def enter(self, outer: Any, batch: Batch) -> jax.Array:
         """Returns the input of the first layer."""
@@ -207,7 +208,7 @@ class TrainedRun(Protocol):
     recipe: Any
     prepared: Any
     plan: Any
-    """Plan of the run, a `planned.Plan`. This file cannot import that type."""
+    """Plan of the run, a `planned.Plan`. That type cannot be imported here, because planned.py imports this file."""
     step: int
     """Optimizer step of the checkpoint."""
 
@@ -303,7 +304,7 @@ class StepOptions:
     """Options of a training step that only the user sets. The search for a plan does not vary them."""
 
     norms: Norms = "global"
-    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for each layer and part."""
+    """Gradient norms that a step reports: "global" for the whole gradient, "layers" also for layers and other parts."""
     donates: bool = True
     """Whether a step donates the old state's memory to the new state. With --debug-nans both states are kept."""
 

@@ -9,7 +9,7 @@ or four such arrays. Two ways avoid them, with the same mathematics:
   memory. They are used if they support the arguments (`kernel`) and `attention_chunk` is 0.
 
 With a `window` a query sees only that many positions, its own included. cuDNN's kernel supports windows. Elsewhere
-attention goes in blocks and skips those outside the window, so that time and bytes grow with length times window.
+attention works in blocks and skips those outside the window, so that time and bytes grow with length times window.
 
 `segments` separate the documents of a sequence; blocks without a common document are skipped. Pallas' kernel supports
 segments. cuDNN's kernel takes one length per sequence. From Hopper on it also takes offsets of documents, but stores a
@@ -18,12 +18,13 @@ is one document, and otherwise for one document after another (attention_documen
 own examples.
 
 Two cases that cuDNN does not support are computed in blocks of `DOCUMENT_BLOCK`, in as few bytes: documents with a
-window, and a `cap` on scores. So is a window over sequences so long that cuDNN's backward pass would need too much
-memory (cudnn_workspace.py).
+window, and a `cap` on scores. The same holds for a window over sequences so long that cuDNN's backward pass would need
+too much memory (cudnn_workspace.py).
 
 In all other cases `attention_chunk=0` computes causal attention in four blocks of queries, each with the keys up to its
-end: 5/8 of all scores. Attention that is not causal computes all scores at once. That is best for up to 256 positions.
-From 512 on blocks are faster on a CPU, in a quarter of the bytes, and at 4,096 in a thirtieth (notes).
+end: 5/8 of all scores. Attention that is not causal computes all scores at once. The value 0 is best for up to 256
+positions. From 512 on blocks of `attention_chunk` are faster on a CPU, in a quarter of the bytes, and at 4,096 in a
+thirtieth (notes).
 """
 
 from collections.abc import Callable, Mapping
@@ -46,12 +47,12 @@ from plimsoll.levers.sharding import in_mesh, on_own_rows, row_parts
 from plimsoll.types import Compute
 
 STANDS_IN = 128
-"""Positions of a block if attention in blocks is traced in place of cuDNN's kernel, to estimate memory without cuDNN.
+"""Positions per block if attention in blocks is traced in place of cuDNN's kernel, to estimate memory without cuDNN.
 Both keep the same arrays for the backward pass."""
 WINDOW_BLOCK = 256
-"""Positions of a block for windowed attention if `attention_chunk` is 0."""
+"""Number of positions in a block for windowed attention if `attention_chunk` is 0."""
 DOCUMENT_BLOCK = 512
-"""Positions of a block on a GPU if `attention_chunk` is 0, and documents, a cap or a window exclude cuDNN's kernel."""
+"""Positions per block on a GPU if `attention_chunk` is 0, and documents, a cap or a window exclude cuDNN's kernel."""
 KERNEL_BLOCK = 128
 """Pallas' kernel for TPUs needs sequences whose length is a multiple of this."""
 LARGEST_KERNEL_BLOCK = 512
@@ -150,7 +151,7 @@ class _Asked(NamedTuple):
         return None if is_too_much else own
 
     def chunk(self, own: str | None) -> int:
-        """Returns the positions of a block: `attention_chunk`, or a default for the chip; 0 for no blocks."""
+        """Returns the number of positions per block: `attention_chunk`, or a default for the chip; 0 for no blocks."""
         if self.compute.attention_chunk:
             return self.compute.attention_chunk
         if self.own_kernel(plain=True) == "cudnn":
@@ -158,9 +159,9 @@ class _Asked(NamedTuple):
         return WINDOW_BLOCK if self.is_windowed else 0
 
     def by_blocks(self, chunk: int, which: Array | None) -> Callable[..., Heads]:
-        """Returns a function that attends in blocks, or by cuDNN document by document if that is possible.
+        """Returns an attention function that works in blocks of `chunk` positions, or with cuDNN on single documents.
 
-        `which` is the run-time index of `calls`; None if there is one call.
+        `which` is the run-time index of the item of `calls` to use; None if there is one item.
         """
         call = self.calls[0]
         length = self.shape[1]
@@ -267,7 +268,10 @@ def _cudnn(query: Heads, key: Heads, value: Heads, segments: None, *, call: Call
 
 
 class _Alone(NamedTuple):
-    """Attention within documents: one call of cuDNN if each sequence is one document. A hashable static argument."""
+    """Attention within documents: by one call of cuDNN if each sequence is one document, else by `otherwise`.
+
+    It is a hashable static argument for `custom_vjp`.
+    """
 
     in_blocks: Callable[..., Heads] | None
     """Attention for sequences of several documents; None to call cuDNN for one document after another."""

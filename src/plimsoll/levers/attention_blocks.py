@@ -20,12 +20,12 @@ from plimsoll.levers.precision import Form
 
 Heads = Float[Array, "batch heads length width"]
 Rows = Float[Array, "rows length width"]
-"""One row per example and key-value head."""
+"""Array of keys or values with one row per example and key-value head."""
 Queries = Float[Array, "rows group length width"]
 """Queries of all rows. `group` counts the query heads that share the row's keys."""
 
 BEGUN = (-np.inf, 0.0, 0.0)
-"""Initial largest score, sum of weights, and weighted sum of values of a query, before it has seen any key."""
+"""State of a query before its first key: largest score, sum of weights, and weighted sum of values."""
 
 
 class Seen(NamedTuple):
@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
     """Settings of attention in blocks, as a hashable static argument for `custom_vjp`."""
 
     chunk: int
-    """Positions of a block."""
+    """Number of positions in a block."""
     form: Form
     scale: float
     """Factor of the scores."""
@@ -67,7 +67,7 @@ def chunked(
     blocks: Blocks,
     seen: tuple[Seen, ...],
 ) -> Heads:
-    """Returns attention in blocks, for the item of `seen` at the run-time index `which`.
+    """Returns attention in blocks to the keys in `seen[which]`, chosen at run time; to the only item for None.
 
     Queries that share keys are grouped, so that keys are not repeated.
     """
@@ -212,7 +212,7 @@ def _tied(query: Queries, segments: Array | None, blocks: Blocks, seen: Seen) ->
 def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments: Array | None, pair: Any, chunk: int):
     """Returns `add_block(otherwise, pair)`, or `otherwise` if the two blocks share no document.
 
-    Only arrays of one block are arguments of the conditional, because a GPU's compiler copies these in every round.
+    Only arrays of one block are arguments of the conditional: a GPU's compiler copies arguments in every round.
     """
     if segments is None:
         return add_block(otherwise, pair)
@@ -224,11 +224,11 @@ def _where_shared(add_block: Callable[[Any, Any], Any], otherwise: Any, segments
 
 
 def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chunk"]) -> Bool[Array, " batch"]:
-    """Returns, for each row, True if the ranges of two blocks' document numbers overlap.
+    """Returns, for each sequence, True if the ranges of two blocks' document numbers overlap.
 
     Blocks with a common document always have overlapping ranges, even if numbers do not increase: padding at the end
-    of a row has number 0, after documents 1, 2, ... So the pair of a block with itself, which comes first for its
-    queries, is never skipped.
+    of a sequence has number 0, after documents 1, 2, ... So the pair of a block with itself, which comes first for
+    its queries, is never skipped.
     """
     not_below = jnp.max(keys, axis=1) >= jnp.min(queries, axis=1)
     not_above = jnp.min(keys, axis=1) <= jnp.max(queries, axis=1)
@@ -236,7 +236,7 @@ def _ranges_meet(queries: Int[Array, "batch chunk"], keys: Int[Array, "batch chu
 
 
 def _pairs(blocks: int, chunk: int, seen: Seen, *, outwards: bool = False) -> tuple[Array, Array, Array]:
-    """Returns the indices of each pair of query block and key block, and whether the pair is the first of its queries.
+    """Returns the indices of each pair of query and key block, and whether it is the first pair of its query block.
 
     Causal attention has no pairs above the diagonal or before the window. A query must see a key in its first pair.
     With a window or documents (`outwards`) it may see none in the farthest block, so the diagonal block comes first.

@@ -15,7 +15,7 @@ from plimsoll.levers.cudnn_calls import Lengths, Logarithms, Positions, forward,
 from plimsoll.levers.cudnn_workspace import Call, pieces
 
 NO_WEIGHT = 1e6
-"""Logarithm of a query's sum that makes all its weights exp(score - logarithm) zero."""
+"""Log-sum-exp of a query that makes all its weights, exp(score - log-sum-exp), zero."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -56,16 +56,16 @@ cudnn_attention.defvjp(_training, cast(Any, _backward))
 
 
 def _by_examples(one: Callable[..., tuple[Array, ...]], arrays: list[Array], count: int) -> tuple[Array, ...]:
-    """Applies `one` to `count` examples at a time. Unrolled, since a compiled loop would copy all examples."""
+    """Applies `one` to `count` examples at a time, without a compiled loop, which would copy all examples."""
     batch = arrays[0].shape[0]
     parts = [one(*(x[start : start + count] for x in arrays)) for start in range(0, batch, count)]
     return parts[0] if count == batch else tuple(jnp.concatenate(each) for each in zip(*parts, strict=True))
 
 
 def _without_the_rest(*arrays: Any) -> list[Array]:
-    """Masks result, its gradient and logarithms of sums, so that positions beyond the lengths have no weight.
+    """Masks positions beyond the lengths, which a kernel leaves undefined, so that they have no weight.
 
-    The last argument has the lengths. A kernel leaves later positions undefined.
+    The arguments are the result of attention, its gradient, log-sum-exps and lengths. The first three are returned.
     """
     mixed, towards, sums, lengths = arrays
     counts = jnp.arange(mixed.shape[1]) < lengths[:, None]
@@ -104,7 +104,7 @@ def _in_blocks(
         return of_query, *(x.astype(jnp.float32) for x in of_others)
 
     def add(carry: Any, pair: tuple[Array, Array, Array]) -> tuple[Any, None]:
-        """Adds a pair of blocks' gradients to the totals. The carry sums the gradient of one block of queries."""
+        """Adds the gradients of a pair of blocks to the carry: float32 sums for one query block, and the totals."""
         of_row, totals = carry
         row, column, first = pair
         found = [x.astype(jnp.float32) for x in of_pair(call._replace(causal=False), row, column)]

@@ -25,7 +25,7 @@ from plimsoll.levers.sharding import by_rows, row_parts
 from plimsoll.types import IGNORE
 
 LIFT = 2.0**14
-"""Factor of gradients of logits against underflow in float16. These gradients are at most 1; float16 ends at 65,504."""
+"""Factor for gradients of logits, so that none underflows in float16. They are at most 1; float16 ends at 65,504."""
 
 Head = Callable[[Float[Array, "tokens width"], Any], Float[Array, "tokens vocab"]]
 """Function from hidden states and the head's weights to logits. An array that it closes over would get no gradient."""
@@ -67,7 +67,7 @@ def chunked_cross_entropy(
 
 
 class _NatsOf(NamedTuple):
-    """The `Rule` of cross-entropy. The head's weights are `weights` if they are trained, else `fixed`."""
+    """Cross-entropy as a `Rule`. The head's weights are `weights` if they are trained, else `fixed`."""
 
     head: Head
     nats: Callable[[Array, Array], Array]
@@ -169,7 +169,10 @@ def _summed(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How) -
 
 
 def _summed_forward(hidden: Array, weights: Any, labels: Array, fixed: Any, how: _How):
-    """Returns the sum of losses, and the gradients of hidden states and weights, times `how.lift` against underflow."""
+    """Returns the sum of losses, and the gradients of hidden states and weights.
+
+    The gradients are multiplied by `how.lift` against underflow.
+    """
 
     def add_chunk(sums: tuple[Array, Any], rows: tuple[Array, Array]):
         hidden_rows, label_rows = rows

@@ -22,13 +22,13 @@ MOST_CALLS = 16
 TIMES_QUERIES = 2
 """Largest ratio of the bytes of a block's gradients of scores to the bytes of all queries."""
 TILE = 64
-"""A kernel pads positions to a multiple of this."""
+"""A kernel pads the number of positions to a multiple of this."""
 SMALLEST_BLOCK = 512
 """Fewest positions of a block: smaller blocks leave most of a card idle."""
 
 
 class Call(NamedTuple):
-    """Settings of a call that do not follow from its arrays, as a hashable static argument."""
+    """Settings of a call of cuDNN's attention besides its arrays, as a hashable static argument."""
 
     scale: float
     """Factor of the scores."""
@@ -49,7 +49,7 @@ def pieces(queries: tuple[int, ...], keys: tuple[int, ...], call: Call) -> tuple
         call: Settings of the call.
 
     Returns:
-        Positions of a block, 0 for whole sequences; and the number of examples per call.
+        The number of positions per block (0 for whole sequences), and the number of examples per call.
     """
     batch, length, heads, width = queries
     if not call.deterministic:

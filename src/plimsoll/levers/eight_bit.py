@@ -14,7 +14,7 @@ vanish, and its update would be divided by epsilon: thousands of times too large
 A second moment is rounded up or down at random. Rounded to the nearest it would stand still: with beta2 = 0.999 a step
 changes it by a small part of a code. In matrices the changing scale of the block moves it anyway, and rounding at
 random is a little noisier (updates off by 4.0 % instead of 3.3 % after 500 steps). If magnitudes differ by element,
-rounding at random is 4.6 times nearer (3.7 % instead of 17.1 %). Its mean is right in either case.
+rounding at random is 4.6 times more accurate (3.7 % instead of 17.1 %). Its mean is right in either case.
 
 A block has 64 elements, because with 128 updates are off by 8 % more, to save 0.06 bytes per parameter. Leave it off
 for embeddings, norms and small leaves: they are few, and moments of an embedding's row depend on how frequent its token
@@ -32,12 +32,12 @@ BLOCK = 64
 LANES = 16
 """Elements of a block that are compared at once: a vector of AVX-512."""
 SMALLEST_SCALE = 1e-30
-"""Smallest scale of a block with a nonzero element. 255^2 divided by this scale is still finite."""
+"""Smallest scale of a block with a nonzero element. 255^2 divided by this scale is still finite in float32."""
 
 MEAN_STEPS = 127
 ROOT_STEPS = 255
 MEAN_ZERO = 128
-"""Code of a mean of zero."""
+"""Code of a first moment (mean) of zero."""
 
 
 class Blocks(NamedTuple):

@@ -105,7 +105,7 @@ def packed(kernel: Float[Array, "... rows cols"], bits: Literal[8, 4]) -> Packed
 def packed_rows(rows: Float[np.ndarray, "cols rows"], bits: Literal[8, 4]) -> tuple[np.ndarray, np.ndarray]:
     """Returns codes and scales of `packed(rows.T, bits)`, transposed, equal to the bit, but computed in NumPy.
 
-    The first compilation would grow the process by tens of MiB, more than a small model takes.
+    JAX's first compilation would grow the process by tens of MiB, more than a small model takes.
     """
     filled = np.pad(rows.astype(np.float32), [(0, 0), (0, -rows.shape[1] % GROUP)])
     grouped = filled.reshape(len(rows), -1, GROUP)
@@ -311,7 +311,7 @@ def _cuttable(kernel: Any, start: Any) -> Any:
 
 
 def _columns(width: int, *, most: int) -> int:
-    """Returns the columns of a tile, at most about `most`: whole groups of 64, and if possible a divisor of `width`."""
+    """Returns the number of columns of a tile: about `most` or less, whole groups of 64, ideally dividing `width`."""
     if width <= max(most, GROUP):
         return width
     groups = max(1, most // GROUP)
@@ -320,7 +320,7 @@ def _columns(width: int, *, most: int) -> int:
 
 
 def _cut(kernel: Any, start: Any, count: int, axis: int) -> Any:
-    """Returns `count` columns or rows of a kernel from `start`; for rows of a packed kernel a multiple of 64."""
+    """Returns `count` columns or rows of a kernel from index `start`: a multiple of 64 for rows of a packed kernel."""
     cut = lax.dynamic_slice_in_dim
     if not isinstance(kernel, Packed):
         return cut(kernel, start, count, axis)

@@ -8,7 +8,7 @@ layers (embedding, head). Lv et al. 2023, https://arxiv.org/abs/2306.09782 (LOMO
 Clipping to a global norm needs the norm before the first update. Then there are two backward passes: one for the norm,
 whose gradients are thrown away, and one that updates.
 
-Price: with one pass the arithmetic of `remat block`; with two, 7/4 of that in the layers. Leave it off if smaller
+Price: with one pass the arithmetic of `remat block`; with two, 7/4 of its arithmetic in layers. Leave it off if smaller
 micro-batches fit: it takes the whole effective batch at once, since a sum over micro-batches needs the whole gradient.
 """
 

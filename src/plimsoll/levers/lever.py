@@ -21,7 +21,7 @@ CLASSES: tuple[Numerics, ...] = ("exact", "mixed", "compressed")
 
 
 Values = Mapping[str, Any]
-"""Names of levers to their values."""
+"""Maps the names of levers to their values."""
 Text = str | Mapping[Any, str]
 """Template of a text, with `{value}` for the value; or a text for each value."""
 
@@ -36,7 +36,7 @@ class Problem:
     devices: int = 1
     effective_batch: int
     normalised_together: int = 1
-    """Examples that the model normalises together, as in batch norm. It divides a device's share of a micro-batch."""
+    """Examples that the model normalises together, as in batch norm. A device gets a multiple of it per micro-batch."""
     loss_rows: int | None = None
     """Number of rows of logits of each example; None if unknown."""
     numerics: str
@@ -74,12 +74,12 @@ class Rung:
     words: str
     """Description of the effect, with `{}` for the value."""
     value: Any
-    """Value of the lever; or a function that returns it from the problem and the levers so far, or raises LeftOut."""
+    """Value of the lever, or a function of the problem and earlier rungs' levers that returns it or raises LeftOut."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """Code that a recipe needs for a lever. The recipe claims it by its name in `Hints.levers`."""
+    """Code that a recipe needs for a lever. A recipe that has this code lists its name in `Hints.levers`."""
 
     name: str
     owner: Literal["loss", "optimizer"] = "loss"
@@ -102,7 +102,7 @@ class Lever:
     """A choice of the planner that changes memory, time or numerics of a step, but not the training problem."""
 
     name: str
-    """Field of a plan. The option is the name with hyphens."""
+    """Name of the lever in a plan. The command-line option is this name with hyphens."""
     type: Any
     """A Literal of the values from the fastest to the smallest in memory; or int, or bool."""
     least: int = 0

@@ -47,7 +47,7 @@ class Adapted:
     dropout: float = 0.0
     """Share of the input of `a` that is left out in training."""
     keys: UInt32[Array, "... examples"] | None = None
-    """Key of each example's mask; None for no dropout."""
+    """Random key of each example's dropout mask; None for no dropout."""
     first: Array | None = None
     """Position in the sequence of the input's first row, if the input is a chunk of the sequence."""
 
@@ -81,7 +81,7 @@ class _Kind(NamedTuple):
     form: Form
 
     def dropped(self, x: Array, keys: Array | None) -> Array:
-        """Applies dropout to `x`, with a mask for each row from its key. The gradient of `x` gets the same masks."""
+        """Applies dropout to `x`: each row's mask is a hash of its key. The gradient of `x` gets the same masks."""
         if keys is None:
             return x
         columns = jnp.arange(x.shape[1], dtype=jnp.uint32)
@@ -97,7 +97,7 @@ class _Kind(NamedTuple):
 
 
 def _keys_of_rows(kernel: Adapted, shape: tuple[int, ...]) -> Array | None:
-    """Returns a key for each row of an input of (examples, positions, inner); None without dropout."""
+    """Returns a random key for each row of an input of (examples, positions, inner); None without dropout."""
     if kernel.keys is None or not kernel.dropout:
         return None
     positions = jnp.arange(math.prod(shape[1:-1])) + (0 if kernel.first is None else kernel.first)
@@ -132,9 +132,9 @@ _adapted.defvjp(_forward, _backward)
 
 
 class LoRA:
-    """Training functions (`Task`) that learn adapters for another task's kernels whose paths match a pattern.
+    """Model and loss (`Task`) with learned adapters for those kernels of another model whose paths match a pattern.
 
-    All weights of the other task are frozen. It must compute its products by `linear`.
+    All weights of the other model are frozen. It must compute its products by `linear`.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LoRA:
 
         Args:
             task: The model and loss (`Task`) whose weights are frozen.
-            targets: Kernels that get an adapter, as `patterns_of` takes them.
+            targets: Kernels that get an adapter: a value of `--lora-targets`, like `q,v` or `all-linear`.
             rank: Columns of `a` and rows of `b`.
             alpha: Scale of the adapter before division by the rank; by default the rank.
             rslora: Whether to divide by the square root of the rank instead.
@@ -198,7 +198,7 @@ class LoRA:
         return self.task.loss(whole, carry, batch, keys, train=train)
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns the frozen weights in `bits` bits, in the wrapped task's own format if any (`types.StoresFrozen`)."""
+        """Returns frozen weights in `bits` bits, in the wrapped model's own format if it has one (`StoresFrozen`)."""
         if not isinstance(self.task, StoresFrozen):
             return stored(frozen, bits)
         own = frozen["frozen"]

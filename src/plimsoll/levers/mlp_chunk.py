@@ -1,7 +1,7 @@
 """Computes the feed-forward part of a block for a few positions of the sequence at a time.
 
-The feed-forward part treats every position alone, and is wider than the residual stream. Gate, up and their product of
-14,336 numbers a token, and a gradient of each, are 172 KB a token in bfloat16; the stream has 8 KB. Here `mlp_chunk`
+The feed-forward part treats every position alone, and is wider than the residual stream. If gate, up and their product
+have 14,336 columns, they and their gradients take 172 KB a token in bfloat16; the stream takes 8 KB. Here `mlp_chunk`
 positions go through norm, feed-forward part and residual at a time, and the backward pass computes each chunk again
 from its rows of the stream. Bekman et al. 2025, Arctic Long Sequence Training (TiledMLP),
 https://arxiv.org/abs/2506.13996, section 3.1.

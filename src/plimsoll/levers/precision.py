@@ -38,7 +38,7 @@ PRODUCTS = {"float32": lax.Precision.HIGHEST, "tf32": lax.DotAlgorithmPreset.TF3
 
 
 def rounded(x: Array, precision: Precision) -> Array:
-    """Casts `x`, like a weight stored in bfloat16, to the operand type of dots in `precision`."""
+    """Casts `x`, for example a weight stored in bfloat16, to the operand type of dots in `precision`."""
     return x.astype(ROUNDED.get(precision, jnp.float32))
 
 
@@ -86,7 +86,7 @@ def batched_dot_rows(
     b: Float[Array, "batch cols inner"],
     compute: Form | Compute,
 ) -> Float[Array, "batch rows cols"]:
-    """Returns `a @ b.T` per batch entry: attention's scores."""
+    """Returns `a @ b.T` per batch entry, as for attention's scores."""
     return _product(a, b, -1, Form.of(compute))
 
 

@@ -35,25 +35,25 @@ SEARCH_ORDER = (
     "layerwise", "precision", "fsdp", "offload", "unroll", "remat", "activations", "loss_chunk", "attention_chunk",
     "mlp_chunk",
 )  # fmt: skip
-"""Order of the levers in the search, which changes later levers before earlier ones. `layerwise` is earliest: it costs
-arithmetic, and with a clip 7/4 of that of the layers. Levers not named here come last."""
+"""Order of the levers in the search, which changes later levers before earlier ones. `layerwise` is changed last: it
+costs arithmetic, with gradient clipping 7/4 of the layers' arithmetic. Levers not named here come after these."""
 CHAIN_ORDER = ("optimizer_bits", "frozen_bits", "ema_bits", "weight_bits")
-"""Order in which the search changes chained levers: the optimizer state first, because fewer bits change its results
-least. Levers not named here come last."""
+"""Order in which the search changes chained levers: the optimizer state first, because its bits change the results of
+training least. Levers not named here come last."""
 RUNG_ORDER = (
     "save", "micro-batch", "loss-chunk", "micro-batch-1", "attention", "remat", "mlp-chunk", "layerwise", "prefetch",
     "offload", "bfloat16", "activations-16",
     "optimizer-8", "ema-16", "weights-24", "weights-16", "frozen-16", "frozen-8", "frozen-4",
     "embedding-8", "embedding-4",
 )  # fmt: skip
-"""Order of the rungs of `plimsoll ladder` among those with the same numerics. Rungs not named here come after these."""
+"""Order of the rungs (runs of `plimsoll ladder`) with the same numerics. Rungs not named here come after these."""
 
 
 def register(lever: Lever) -> None:
     """Adds a lever to plans, options, search, ladder and tables.
 
     Raises:
-        ValueError: The name is taken, or the record contradicts itself.
+        ValueError: The name is taken, `by_itself` is set, or `plain` is not an allowed value.
     """
     if lever.name in LEVERS:
         raise ValueError(f"there is a lever {lever.name} already")
@@ -71,12 +71,12 @@ def searched() -> list[Lever]:
 
 
 def chained() -> list[Lever]:
-    """Returns the chained levers in order. The planner changes one after all before it have their smallest value."""
+    """Returns the chained levers in order. The search changes each after all before it have their smallest value."""
     return _in_order([lever for lever in LEVERS.values() if lever.chained], CHAIN_ORDER)
 
 
 def rungs() -> list[tuple[Lever, Rung]]:
-    """Returns every rung of `plimsoll ladder` with its lever, sorted by numerics: exact, mixed, compressed."""
+    """Returns every rung (run of `plimsoll ladder`) with its lever, sorted by numerics: exact, mixed, compressed."""
     pairs = [(lever, rung) for lever in LEVERS.values() for rung in lever.rungs]
     place = {name: number for number, name in enumerate(RUNG_ORDER)}
     return sorted(pairs, key=lambda pair: (CLASSES.index(pair[0].touches), place.get(pair[1].name, len(place))))

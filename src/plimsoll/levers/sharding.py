@@ -127,12 +127,12 @@ def by_rows(x: Array, *, axis: int = 0) -> Array:
 
 
 def rows_spec() -> PartitionSpec:
-    """Returns the split of an axis of examples: over all devices; inside `each_copy` over the devices of one copy."""
+    """Returns the split of an axis of examples: over all devices; inside `each_copy`, over those sharing one copy."""
     return PartitionSpec(FSDP) if DATA in jax.sharding.get_abstract_mesh().manual_axes else ROWS
 
 
 def on_every_device(tree: Any) -> Any:
-    """Gathers split arrays here, so that the partitioner does not gather a larger array that is computed from them."""
+    """Gathers split arrays now, so that the partitioner does not gather a larger array that is computed from them."""
     if not in_mesh():
         return tree
     return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, PartitionSpec()), tree)
@@ -169,7 +169,7 @@ def on_own_rows(function: Callable[..., Any], arguments: int, *, alike: int = 0)
 
 
 def each_copy(function: Callable[[Any, Any], tuple[Any, Any]], whole: Any, split: Any) -> tuple[Any, Any]:
-    """Applies `function(whole, split)` in every copy of the state to the copy's own examples.
+    """Applies `function(whole, split)` in each group of devices that shares a copy of the state, to its examples.
 
     Examples are the second axis of `split` and of the second result. The first result must be equal in all copies:
     `function` calls `over_copies` to sum over them.

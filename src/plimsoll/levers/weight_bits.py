@@ -103,7 +103,7 @@ def parts_of(task: Any) -> tuple[str, ...]:
 
 
 def learned(stored: Any, in_parts: Sequence[str]) -> Any:
-    """Returns the argument of `jax.grad`: readable weights, with zeros for stored bits in the entries `in_parts`.
+    """Returns weights to differentiate with `jax.grad`: readable ones, but zeros for stored bits in entries `in_parts`.
 
     Args:
         stored: Weights as they are stored; a dict if `in_parts` names entries.
@@ -162,7 +162,7 @@ _bfloat16.defvjp(_forward, _backward)
 
 
 def _bits(weights: Array) -> Array:
-    """Returns the bits of the weights as float32. NaN is canonical: rounding up another could carry into its sign."""
+    """Returns the bits of the weights as float32. All NaN get the same bits: rounding others up may change the sign."""
     return jnp.where(weights == weights, lax.bitcast_convert_type(weights, jnp.uint32), jnp.uint32(NOT_A_NUMBER))
 
 

@@ -26,9 +26,9 @@ class Code:
     """Memory of compiled functions in a process, besides imported modules: a constant plus bytes per instruction."""
 
     least_bytes: int
-    """Constant part, in bytes. It covers part of the compiled initialisation and evaluation."""
+    """Constant part, in bytes. It covers part of the code of initialisation and evaluation."""
     instruction_bytes: float
-    """Bytes per instruction of the compiled step. They also cover the rest of initialisation and evaluation."""
+    """Bytes per instruction of the compiled step. They include the rest of the initialisation and evaluation code."""
 
     def bytes_of(self, instructions: int) -> int:
         return self.least_bytes + round(self.instruction_bytes * instructions)
@@ -39,7 +39,7 @@ LOADED = Code(least_bytes=36 * MIB, instruction_bytes=6.8 * KIB)
 LOADING = Code(least_bytes=72 * MIB, instruction_bytes=12.4 * KIB)
 """Peak memory while functions are traced, lowered, and read from the compilation cache."""
 FILED = Code(least_bytes=27 * MIB, instruction_bytes=6.1 * KIB)
-"""Memory of compiled functions that were read from files."""
+"""Memory of compiled functions that were read from files, without tracing and lowering."""
 READING = Code(least_bytes=40 * MIB, instruction_bytes=11.6 * KIB)
 """Peak memory while compiled functions are read from files."""
 COMPILED = Code(least_bytes=62 * MIB, instruction_bytes=9.1 * KIB)
@@ -61,16 +61,16 @@ BATCHES_ON_DEVICE = 4
 TIMED_KERNELS_SHARE = 0.011
 """Extra bytes of kernels that XLA chooses by timing them on the card, as a share of the step's bytes.
 
-With such kernels an H100 took up to 1.01 % more than predicted for one plan of six, and without them never more
+With such kernels an H100 used up to 1.01 % more bytes than predicted for one plan of six, and without them never more
 (2026-11-23, jax 0.11.2; notes, "Determinism on cards")."""
 
 AFTER_OVERRUN = "margin after an overrun"
 """Name of the component for the margin that a run gets after it exceeded an earlier prediction."""
 STEP = "step temporaries"
 OF_STATE = {"optimizer": "optimizer", "ema": "ema", "frozen": "parameters"}
-"""Maps each part of the training state that can be offloaded to the component of the ledger that counts its bytes."""
+"""Component of the ledger that counts the bytes of each part of the training state that can be offloaded."""
 UNPREPARED = Preparation(init_temp_bytes=0, evaluate_temp_bytes=0)
-"""Preparation of a plan of which only the training step was analysed: 0 bytes for initialisation and evaluation."""
+"""Stand-in for a plan of which only the training step was analysed: 0 bytes for initialisation and evaluation."""
 
 Parts = dict[str, int]
 Phases = dict[str, Parts]
@@ -88,7 +88,7 @@ class Margin:
     def needed_bytes(self, peak: int) -> int:
         """Returns the smallest budget for a peak, in bytes.
 
-        It depends on the peak alone. So a budget that an error message recommends is enough.
+        The result depends on the peak alone. So a plan fits the budget that an error message recommends.
         """
         share = math.ceil(peak / self.largest_share)
         return max(peak + self.least_bytes, share)
@@ -128,7 +128,7 @@ class PlanBytes:
             spare_bytes=self.margin.needed_bytes(peaks[dearest]) - peaks[dearest],
         )
 
-    # Parts of the ledger.
+    # The methods below compute the parts of the ledger.
 
     @property
     def is_on_cpu(self) -> bool:
@@ -145,7 +145,7 @@ class PlanBytes:
 
     @property
     def margin_of_process(self) -> Margin:
-        """Safety margin of the process: TRIED if a trial process measured its memory or will, else PREDICTED."""
+        """Safety margin of the process: TRIED if a trial process measures its memory, now or later, else PREDICTED."""
         is_weighed = self.preparation.process is not None
         will_be = self.preparation is UNPREPARED and self.problem.prepares == "try"
         return TRIED if is_weighed or will_be else PREDICTED
@@ -178,7 +178,7 @@ class PlanBytes:
 
     @property
     def phases(self) -> Phases:
-        """Bytes by phase and component, of the process on a CPU or of an accelerator, with the margin for overruns."""
+        """Bytes by phase and component of an accelerator, or of a CPU's process, with the margin after an overrun."""
         phases = self.process_phases() if self.is_on_cpu else self.device_phases()
         reserve = {AFTER_OVERRUN: self.problem.margin_bytes} if self.problem.margin_bytes else {}
         return {name: parts | reserve if name in RUNNING else parts for name, parts in phases.items()}
@@ -191,7 +191,7 @@ class PlanBytes:
         base = {"process": self.process.resident_bytes + RUNNING_BYTES}
         base |= {name: local * size for name, size in self.state.items()}
 
-        # Bytes that single phases need in addition to `base`.
+        # Bytes that one phase needs in addition to `base`, the bytes of all phases after loading.
         init = {"init temporaries": local * self.preparation.init_temp_bytes}
         init["initial weights"] = max(1, local // self.plan.fsdp) * static.initial_bytes
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
@@ -210,7 +210,7 @@ class PlanBytes:
         }
 
     def device_phases(self) -> Phases:
-        """Returns the bytes by phase and component of one accelerator. Saving adds none: it copies to the host."""
+        """Returns the bytes by phase and component of one accelerator. Saving needs none, as it copies to the host."""
         static = self.static
         state = self.state
         for part, moved in static.on_host(self.plan.offload).items():
@@ -220,7 +220,7 @@ class PlanBytes:
         if padding > 0:  # a TPU pads arrays to whole tiles
             state["padding of the state"] = padding
 
-        # Bytes that single phases need in addition to the state.
+        # Bytes that one phase needs in addition to the state.
         init = {"init temporaries": self.preparation.init_temp_bytes}
         batches = {"batches": BATCHES_ON_DEVICE * static.batch_bytes}
         step = state | batches | {STEP: self.analysis.beyond_state_bytes}
@@ -241,7 +241,7 @@ class PlanBytes:
         if moved:
             base["offloaded state"] = local * moved
 
-        # Bytes that single phases need in addition to `base`. A save, synchronous or not, first copies the whole state.
+        # Bytes that one phase needs in addition to `base`. A save, synchronous or not, first copies the whole state.
         restore = {"restore buffers": RESTORE_BYTES + 2 * static.largest_leaf_bytes}
         step = {STEP: local * self.analysis.host_temp_bytes} if self.analysis.host_temp_bytes else {}
         held = min(static.whole_state_bytes, local * static.state_bytes) - static.given_bytes

@@ -1,4 +1,4 @@
-"""The compiler in a separate process that takes requests as lines of JSON. Its memory is free before training starts.
+"""The compiler in a separate process that takes requests as lines of JSON. Its memory is freed before training starts.
 
 If the process crashes, is killed or takes too long, the planner starts another one. The plan in question counts as
 one that does not compile, with the reason. Answers are cached on disk.
@@ -47,8 +47,8 @@ from plimsoll.units import format_seconds
 from plimsoll.values import from_json, to_json
 
 LONGEST_ANSWER = 300.0
-"""Default time limit of one answer, in seconds. The longest measured compile, `arc-1` for a TPU, took 210 s on a
-shared core."""
+"""Default time limit of one answer, in seconds. The longest measured compile, of preset `arc-1` for a TPU, took 210 s
+on a shared core."""
 
 
 ANSWERS: Mapping[Verb, Any] = {
@@ -73,14 +73,14 @@ class CompileProcess:
 
     @property
     def command(self) -> list[str]:
-        """Command line of the process. "cross-compile" is for a chip that is not in this machine."""
+        """Command line of the process. Its verb is "cross-compile" for a chip that is not in this machine."""
         is_here = self.subject.chip is None or self.subject.card is not None
         verb = "compile" if is_here else "cross-compile"
         return [self.python, "-m", "plimsoll.worker", verb, json.dumps(to_json(self.subject))]
 
 
 class Answering(abc.ABC):
-    """Base class of a `planner.types.Compiler`: turns each of its methods into a request."""
+    """Base class of implementations of `planner.types.Compiler`. Each method makes a request for `answer`."""
 
     @abc.abstractmethod
     def answer(self, request: Request) -> Any:
@@ -131,7 +131,7 @@ class Child(Answering):
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Kills the process. A request that is under way raises ChildDied. Files of the process stay intact."""
+        """Kills the process. A request that is under way raises ChildDied. Files that it writes stay intact."""
         self._is_stopped = True
         process = self._process
         if process is None:
@@ -178,7 +178,7 @@ class Child(Answering):
         subject: Any = self._subject
         versions = [*self._versions, software_digest()]
 
-        # A chip's rates do not depend on the recipe. Imports do not depend on its options, except for a user's recipe.
+        # A chip's rates do not depend on the recipe. The bytes of imports depend on options only for a user's recipe.
         if request.verb == "rates":
             subject = [subject.chip, subject.card, subject.compiler]
             versions = self._versions
@@ -202,7 +202,7 @@ class Child(Answering):
             is_late = time.monotonic() - begin >= self._longest
             raise ChildDied(self._why_it_ended(process, is_late=is_late))
 
-        # The reply is an answer, an error for the user, or a failure to compile. A process with another one is killed.
+        # The reply is an answer, an error for the user, or a failure to compile. For any other reply, kill the process.
         try:
             reply = json.loads(line)
             if "refused" in reply:
@@ -259,7 +259,7 @@ class Child(Answering):
         return f"the compile process {how}{message}"
 
     def _close(self, process: subprocess.Popen[str]) -> None:
-        """Closes the pipes of an ended process, because one search may start several."""
+        """Closes the pipes of an ended process, because one search may start several processes."""
         self._process = None
         for stream in (process.stdin, process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):  # of a question that the process had not read
@@ -296,7 +296,7 @@ class Pool(Answering):
     def clock(self) -> float:
         """Returns the monotonic time plus the seconds that cached answers took when they were computed.
 
-        So a search with a time limit that is repeated with cached answers stops at the same question, with the same
+        So a search that is repeated with cached answers reaches its time limit at the same question, with the same
         plan.
         """
         return time.monotonic() + sum(child.seconds_saved for child in self._children)

@@ -69,8 +69,8 @@ class Chip:
     memory_bandwidth: float
     """Bytes per second of the device's memory."""
     link_bandwidth: float = 0.0
-    """Bytes per second that a device sends to other devices; 0 for a single GPU. A chip file gives a GPU's rate to
-    another GPU."""
+    """Bytes per second that a device sends to other devices; 0 for a GPU that trains alone. In a chip file it is
+    the rate from one GPU to another."""
     host_link_bandwidth: float = 0.0
     """Bytes per second between the device and its host's memory, one way; 0 if unknown."""
     host_memory_bytes: int | None = None
@@ -95,7 +95,7 @@ class Catalogue:
     chips: Mapping[str, Chip]
     """Chips by name: single GPUs and TPU slices."""
     unlisted: Mapping[str, Mapping[str, int]]
-    """Maps a listed chip to the unlisted cards most similar to it, with their memory in gigabytes."""
+    """Maps each listed chip's name to the names of the most similar unlisted cards, with their memory in gigabytes."""
 
 
 def read_catalogue(path: Path) -> Catalogue:
@@ -185,7 +185,7 @@ def _slices(family: str, figures: Mapping[str, Any], path: Path) -> Iterator[Chi
         host_axes = _axes(layout.get("host", host))
         chips = math.prod(axes)
 
-        # Count the links of the TPU that has the fewest: one at the edge of every axis without wrap-around.
+        # Count the links of the TPU with the fewest: two along each axis if all axes wrap around, else one (at edges).
         wraps = all(axis % figures["wraps_at"] == 0 for axis in axes)
         links = sum(2 if wraps else 1 for axis in axes if axis > 1)
         yield replace(

@@ -64,13 +64,13 @@ def chip(name: str, file: Path | None = None) -> Chip:
 
 def _unknown(name: str, known: Catalogue) -> RecipeError:
     """Returns the error for a name that no chip has, with similar names."""
-    # The name of a TPU slice with a size that does not exist.
+    # The name may be that of a TPU slice, with a size that does not exist.
     family, _, size = name.lower().rpartition("-")
     siblings = [chip for chip in known.chips.values() if family and chip.name.rpartition("-")[0] == family]
     if siblings and siblings[0].platform == "tpu":
         return _no_slice(name, siblings, size)
 
-    # The name of an unlisted card, or a misspelt name.
+    # The name is that of an unlisted card, or misspelt.
     for near, cards in known.unlisted.items():
         gigabytes = {_squeezed(card): size for card, size in cards.items()}.get(_squeezed(name))
         if gigabytes is not None:
@@ -121,7 +121,7 @@ def chips(file: Path | None = None) -> list[Chip]:
 
 
 def chip_called(description: str, file: Path | None = None) -> Chip | None:
-    """Returns the GPU that CUDA calls `description`, with the rate of its links; None if no catalogue lists it.
+    """Returns the GPU with CUDA's name `description`, with the rate of its links; None if no catalogue lists it.
 
     Args:
         description: CUDA's name of the GPU, which JAX also uses, like "NVIDIA H100 80GB HBM3".

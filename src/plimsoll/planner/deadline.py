@@ -1,4 +1,4 @@
-"""The time limit of planning. It ends the search's questions to the compiler, but no budget is refused for it."""
+"""The time limit of planning. After it the search ends once it has a plan. No budget is refused for lack of time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Deadline:
     is_patient: bool = False
     """Whether planning may take longer for a long run."""
     compile_seconds: float = 0.0
-    """Seconds that the latest compile took. As many are reserved for another compile."""
+    """Seconds that the latest compile took. The same time is reserved for another compile."""
     was_interrupted: bool = False
     began: float = field(init=False)
 
@@ -33,9 +33,9 @@ class Deadline:
         self.began = self.clock()
 
     def left(self) -> float | None:
-        """Returns the seconds left for questions to the compiler, less those reserved for a compile and confirmation.
+        """Returns the seconds left for questions to the compiler; None without a time limit.
 
-        None means that there is no limit.
+        Time reserved for another compile and for the confirmation is already subtracted.
         """
         if self.seconds == math.inf:
             return None

@@ -55,7 +55,7 @@ def around(value: float, spread: float = 0.0) -> Range:
 
 
 UNSEEN = Range(0.75, 1.0, 1.9)
-"""Ratio of compiled to traced bytes for a model of which no step was compiled."""
+"""Assumed ratio of compiled to traced bytes for a model of which no step was compiled."""
 ALIKE = 0.15
 """Share by which the ratio of compiled to traced bytes may differ between plans that the compiler treats alike."""
 DOUBLED = 0.04
@@ -63,7 +63,7 @@ DOUBLED = 0.04
 ORDERED = 0.1
 """Share by which a plan may need more bytes than one with a faster setting, although fewer are expected."""
 UNTIMED = Range(speed.UNTIMED[0], 1.0, speed.UNTIMED[1])
-"""Ratio of timed to estimated seconds for a model of which no step was timed."""
+"""Assumed ratio of timed to estimated seconds for a model of which no step was timed."""
 NO_STEP = Analysis(argument_bytes=0, output_bytes=0, alias_bytes=0, temp_bytes=0, flops=0.0)
 """Analysis of an empty step. Estimated bytes of temporaries are added to it."""
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -110,7 +110,7 @@ class Evidence:
     imported_bytes: int
     """Resident memory of a process after training's imports, in bytes."""
     traced: dict[Family, Mapping[int, Analysis]] = field(default_factory=dict)
-    """Traces by micro-batch, for each family. Plans of a family otherwise differ only in the bits of stored state."""
+    """Traces by micro-batch, for each family. A family's plans differ only in micro-batch and bits of stored state."""
     compiled: dict[Candidate, Analysis] = field(default_factory=dict)
     timed: dict[Candidate, float] = field(default_factory=dict)
     """Timed seconds of a step, by candidate."""
@@ -124,7 +124,7 @@ class Evidence:
 
     @cached_property
     def children(self) -> dict[Combination, list[Combination]]:
-        """Children of each combination of settings. A child differs in one, and should be smaller and slower."""
+        """Children of each combination of settings. Each differs in one setting, and should be smaller but slower."""
         children: dict[Combination, list[Combination]] = {each: [] for each in self.space}
         for child in self.space:
             for parent in child.parents:
@@ -147,19 +147,19 @@ class Evidence:
         if candidate in self.compiled:
             return around(self.compiled[candidate].beyond_state_bytes)
 
-        # Traced: the range of the trace's error.
+        # Traced: multiply the traced bytes by the likely ratio of compiled to traced bytes.
         if self.is_traced(candidate):
             traced = around(self.traced_bytes(candidate))
             return traced.times(likely_ratio(self.byte_ratios(), candidate, UNSEEN))
 
-        # Neither: at least the bytes of plans that should need less, and at most the budget.
+        # Neither: from the bytes of plans that should need less, up to the budget.
         least = (1 - ORDERED) * self.least_temporaries(candidate)
         most = max(least, self.problem.budget_bytes)
         return Range(least, least, most)
 
     @remembered
     def least_temporaries(self, candidate: Candidate) -> float:
-        """Returns a lower bound on the bytes of a candidate's step, from its trace, or else from its children's."""
+        """Returns a lower bound on the bytes of a candidate's step: from its trace, or else from smaller plans."""
         if self.is_traced(candidate):
             return self.temporaries(candidate).low
         children = candidate.among(self.children[candidate.combination])
@@ -180,9 +180,9 @@ class Evidence:
 
     @remembered
     def second_ratios(self) -> dict[Candidate, float]:
-        """Returns the ratio of each candidate's seconds to the seconds estimated from its trace.
+        """Returns the ratio of true seconds to those estimated from a trace, for each candidate whose ratio is known.
 
-        The seconds are timed if the problem times plans, and otherwise estimated from the compiled step.
+        True seconds are timed if the problem times plans, and otherwise estimated from the compiled step.
         """
         compiled = {candidate: self.by_rates(candidate, analysis) for candidate, analysis in self.compiled.items()}
         known = self.timed if self.problem.measure else compiled
@@ -201,9 +201,9 @@ class Evidence:
         return plan_bytes.ledger()
 
     def code_of(self, candidate: Candidate) -> Analysis:
-        """Returns an analysis of the candidate's code alone: likely instructions, and whether it is read from files.
+        """Returns an analysis with only the likely number of instructions, and whether code is read from files.
 
-        For a candidate that is not traced, it has the fewest instructions of any trace.
+        For a candidate that is not traced, the number is the smallest of any trace.
         """
         combination = candidate.combination
         compiled = [step for other, step in self.compiled.items() if other.combination is combination]
@@ -219,7 +219,7 @@ class Evidence:
 
     @remembered
     def books(self, candidate: Candidate) -> list[Ledger]:
-        """Returns ledgers of the plan's variant with least memory: for the fewest, likeliest and most temporaries."""
+        """Returns three ledgers of the plan's smallest variant: for the fewest, likeliest and most temporaries."""
         *_, least = smaller(candidate.plan, self.problem)
         if candidate in self.compiled:
             return [self.book(candidate, least, self.compiled[candidate])] * 3
@@ -243,8 +243,8 @@ class Evidence:
     @remembered
     def seconds(self, candidate: Candidate) -> Range:
         """Returns the range of a step's seconds: timed if the problem times plans, else from the chip's rates."""
-        # Not traced: as slow as its slowest parent, a plan with one faster setting. Where plans are timed, settings may
-        # be faster than rates predict.
+        # Not traced: take the seconds of its slowest parent, a plan with one faster setting. Where plans are timed, a
+        # setting may be faster than predicted from rates (`hope`).
         combination = candidate.combination
         if not self.is_traced(candidate):
             hope = combination.hope if self.problem.measure else 1.0
@@ -255,7 +255,7 @@ class Evidence:
         if candidate in self.untimed:
             return around(UNTIMED.high * by_trace)
 
-        # Correct the estimate from the trace by the ratio of the most similar candidates.
+        # Multiply the seconds estimated from the trace by the known ratio of the most similar candidates.
         unseen = UNTIMED if self.problem.measure else around(1.0)
         slower = likely_ratio(self.second_ratios(), candidate, unseen)
         if self.problem.measure and candidate not in self.timed:
@@ -286,7 +286,7 @@ class Evidence:
         sharing = problem.devices // problem.hosts if problem.platform == "cpu" else 1  # devices that share the cores
         return speed.step_seconds(plan, analysis, static, self.rates, devices=problem.devices, sharing=sharing)
 
-    # Changes of the evidence.
+    # The methods below change the evidence.
 
     def learn(self, inquiry: Inquiry, answer: Any) -> None:
         """Adds the answer to an inquiry. A trace also holds for plans that differ only in the bits of stored state."""
@@ -305,7 +305,7 @@ class Evidence:
     def fail(self, inquiry: Inquiry, why: str) -> None:
         """Marks an inquiry's candidate as failed, and the candidates that would fail for the same reason.
 
-        If a trace fails, all micro-batches fail. If a compile lacks memory, larger micro-batches fail, too.
+        A failed trace also fails all other micro-batches. A compile without enough memory also fails the larger ones.
         """
         self.cache.clear()
         candidate = inquiry.candidate
@@ -339,7 +339,7 @@ def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen
         candidate: Candidate to estimate the ratio for.
         unseen: Ratio to return if no similar candidate has a known one.
     """
-    # Candidates with the same settings and other micro-batches.
+    # Use the nearest micro-batch with the same settings, if its ratio is known.
     same = [other for other in ratios if other.combination is candidate.combination]
     if same:
         nearest = min(same, key=candidate.doublings_to)
@@ -347,7 +347,7 @@ def likely_ratio(ratios: Mapping[Candidate, float], candidate: Candidate, unseen
         spread = min(ALIKE, DOUBLED * doublings)
         return around(ratios[nearest], spread)
 
-    # Candidates with other settings that this compiler treats alike.
+    # Else use all candidates with other settings that this compiler treats alike.
     apart = candidate.combination.apart
     others = [ratio for other, ratio in ratios.items() if other.combination.apart == apart]
     if others:

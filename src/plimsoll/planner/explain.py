@@ -33,7 +33,7 @@ class Priced:
 
 
 def priced(evidence: Evidence, candidate: Candidate) -> Priced:
-    """Returns the candidate's plan with bytes and seconds: the first of its variants that fits, else the smallest."""
+    """Returns the candidate's plan with bytes and seconds: its first variant (`smaller`) that fits, else the last."""
     analysis = evidence.compiled.get(candidate) or evidence.by_trace(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed

@@ -12,7 +12,7 @@ from plimsoll.units import GIB, MIB
 COMPILER_BYTES = 3 * GIB
 """Memory reserved for one compile process. Measured: 0.5 to 1.5 GiB (notes, "Plans in seconds")."""
 NO_LIMIT = 2**60
-"""Bytes from which on a control group's limit counts as none. Control groups without a limit give nearly 2^63."""
+"""A control group's limit of this many bytes or more counts as none. Groups without a limit report nearly 2^63."""
 
 
 def cores() -> int:
@@ -21,7 +21,7 @@ def cores() -> int:
 
 
 def margin_bytes(available: int) -> int:
-    """Returns the bytes left to other processes if the user gives no budget: a tenth, within 256 MiB to 2 GiB."""
+    """Returns the bytes left to other processes if there is no budget: 10 % of `available`, from 256 MiB to 2 GiB."""
     return min(max(available // 10, 256 * MIB), 2 * GIB)
 
 

@@ -109,11 +109,11 @@ def _in_bytes_of_results(jaxpr: Any) -> set[Any]:
     results = set(_variables(jaxpr.outvars))
     last_reader = {variable: equation for equation in jaxpr.eqns for variable in _variables(equation.invars)}
     for equation in reversed(jaxpr.eqns):
-        # The operand of an operation that only changes shape or name.
+        # Add the operand of an operation that only changes shape or name.
         if equation.primitive.name in FREE and results.intersection(equation.outvars):
             results.update(_variables(equation.invars))
 
-        # An operand that the result overwrites, if no later operation reads it.
+        # Add an operand that the result overwrites, if no later operation reads it.
         for before, after in _written_over(equation):
             if after in results and last_reader.get(before) is equation:
                 results.add(before)
@@ -141,14 +141,14 @@ def _rounded(jaxpr: Any, constants: dict[Any, Any]) -> dict[Any, int]:
         sources = [None if isinstance(atom, jex.Literal) else constants.get(atom) for atom in equation.invars]
         source = next(iter(sources), None)
 
-        # An operation that only changes the shape, or one that converts to a narrower type.
+        # Follow a constant through changes of shape, and count its conversions to a narrower type.
         if source is not None and name in FREE:
             constants[equation.outvars[0]] = source
         elif source is not None and _rounds(equation):
             result = equation.outvars[0]
             rounded[source, result.aval.dtype] = _bytes(result)
 
-        # Constants that are passed to functions and inner loops.
+        # Follow constants into called functions and inner scans.
         count = equation.params["num_consts"] if name == "scan" else len(sources)
         for inner in [] if name in ("cond", "while") else inner_jaxprs(equation):
             passed = dict(zip(inner.invars, sources[:count], strict=False))
@@ -183,9 +183,9 @@ def _written_over(equation: Any) -> Iterable[tuple[Any, Any]]:
 def _followed(
     jaxpr: Any, results: set[Any], inlined: Collection[str]
 ) -> tuple[dict[Any, frozenset[Any]], dict[Any, int]]:
-    """Returns two dicts: the allocated values that each fused variable is computed from, and the last use of values.
+    """Returns two dicts by variable: the allocated values that a fused variable is computed from, and the last use.
 
-    The last use is the index of an equation.
+    The last use of a variable is the index of an equation.
     """
     read_unfused = {
         variable
@@ -221,7 +221,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(variable: Any, *, on_host: bool = False) -> int:
-    """Returns the bytes of a value in the device's memory, or with `on_host` in the host's memory; else 0."""
+    """Returns the bytes of a value in the device's memory (`on_host`: the host's); 0 if it lies in the other memory."""
     aval = variable.aval
     size = getattr(aval, "size", 0)
     if not size or on_host != (getattr(aval, "memory_space", None) == jax.memory.Space.Host):

@@ -9,14 +9,14 @@ from plimsoll.planner.evidence import Evidence, Range
 from plimsoll.planner.space import Candidate
 
 NEAR = 1.05
-"""Ratio of step times that counts as equal.
+"""Largest ratio of two step times that count as equal.
 
 A plan with looser numerics (exact, mixed, compressed) must be faster by this ratio. So must a plan that takes the whole
 budget, compared with one that takes nearly none."""
 SMALL = 0.05
 """Share of a step's time below which an expected gain is not worth a question to the compiler."""
 SMALL_OF_LONG = 0.01
-"""Smallest such share for a run so long that small gains repay the time of a question (`Fastest.small`)."""
+"""Lower bound on the share that replaces SMALL in a long run, where small gains repay a question (`Fastest.small`)."""
 ASKING_SECONDS = 5.0
 """Assumed seconds of one question to the compiler."""
 SMALL_BYTES = 0.01

@@ -9,9 +9,9 @@ from plimsoll.planner.objectives import NEAR, Fastest
 from plimsoll.planner.space import Candidate, Combination
 
 LEAST_CHANCE = 0.1
-"""Lowest probability of fitting at which a question about a traced candidate is worthwhile, once a plan is known."""
+"""Lowest probability of fitting the budget at which a traced candidate is worth a question, once a plan is known."""
 EXPECTED = 0.5
-"""Lowest probability of fitting at which a traced candidate counts as expected to fit."""
+"""Lowest probability of fitting the budget at which a traced candidate counts as expected to fit."""
 GIVEN_UP = 12
 """Number of failures for other reasons than memory, without a success, after which the search gives up."""
 
@@ -54,7 +54,7 @@ def first_inquiries(evidence: Evidence, objective: Fastest) -> list[Inquiry]:
     if not evidence.traced:
         return [trace_of(first)]
 
-    # An untraced candidate may fit while there is time to trace it. Its cost must be lower by the factor NEAR.
+    # An untraced candidate counts as expected to fit while there is time to trace it. Its cost is multiplied by NEAR.
     def is_expected(candidate: Candidate) -> bool:
         if evidence.is_traced(candidate):
             return objective.chance(candidate) >= EXPECTED

@@ -135,7 +135,7 @@ def settle(evidence: Evidence, objective: Fastest, desk: Desk) -> Candidate | No
 
 
 def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry], desk: Desk) -> None:
-    """Prints the budget of the best plan so far, once per plan, while the search for a better one continues."""
+    """Prints the budget that the best plan so far fits, once per plan, while the search for a better one continues."""
     if known in (None, desk.said) or not wanted or wanted[0].verb == "prepare":
         return
     desk.said = known
@@ -144,7 +144,7 @@ def say_known(objective: Fastest, known: Candidate | None, wanted: list[Inquiry]
 
 
 def allowed(wanted: Iterable[Inquiry], running: Iterable[Inquiry], workers: int) -> list[Inquiry]:
-    """Returns the questions to ask now: one per idle process, and one per combination. A timing runs alone."""
+    """Returns the questions to ask now: at most one per idle process and per combination. A timing runs alone."""
     under_way = list(running)
     chosen: list[Inquiry] = []
     for inquiry in wanted:
@@ -211,7 +211,7 @@ def trace(combination: Combination, evidence: Evidence, compiler: Compiler) -> d
 def time_in_turn(candidate: Candidate, evidence: Evidence, compiler: Compiler) -> float:
     """Returns the seconds of a step, corrected for other load on the machine.
 
-    The fastest candidate so far is timed again in turn. Its ratio to its earlier time is the correction.
+    The fastest candidate so far is timed again in turn. The correction is the ratio of its earlier to its new time.
     """
     fastest = min(evidence.timed, key=evidence.timed.__getitem__, default=None)
     if fastest is None:
@@ -238,7 +238,7 @@ def learn(evidence: Evidence, inquiry: Inquiry, answer: Future[Any], desk: Desk)
 def refused(evidence: Evidence, smallest: Candidate | None, desk: Desk) -> BudgetError:
     """Returns the error that no plan fits, with advice.
 
-    Looking for advice has a time limit of its own, as long as the search's. After it no further change is tried.
+    The search for advice may take as long as the search for a plan. After that no further change is tried.
     """
     static = evidence.static_of(1, Storage())
     least = None if smallest is None else priced(evidence, smallest)

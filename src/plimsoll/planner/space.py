@@ -25,7 +25,7 @@ Family = tuple[Any, ...]
 """Values of all levers (memory settings) except those that only set the bits of stored weights and state."""
 
 StaticOf = Callable[[int, Storage], Static]
-"""Function that returns the bytes of the state. It takes the number of devices that share a copy, and the bits."""
+"""Function that returns the bytes of the state, from the number of devices that share it and its bits per number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +34,14 @@ class Combination:
 
     levers: dict[str, Any]
     plans: dict[int, Plan]
-    """Plans by micro-batch, with the fastest prefetching and saving, which need no compile."""
+    """Plans by micro-batch, with the fastest prefetching and saving. These two do not change compiled functions."""
     parents: tuple[Combination, ...]
     """Combinations that differ in one lever and are expected to be faster and to need more memory."""
     hope: float
-    """Lowest ratio of timed to estimated step seconds that these values may reach."""
+    """Lowest ratio of timed to estimated seconds that a step with these values may reach."""
 
     apart: tuple[Any, ...]
-    """Values of the levers on which the ratio of compiled to traced bytes depends. Its compiled steps correct only the
+    """Values of the levers on which the ratio of compiled to traced bytes depends. A compiled step corrects only the
     estimates of combinations with the same values."""
 
     @cached_property
@@ -130,7 +130,7 @@ class _Grid:
         return {**values, **self.chain[place[-1]]}
 
     def add(self, place: Place, levers: dict[str, Any]) -> None:
-        """Adds the combination at a place, without micro-batches for which an added combination has the same step."""
+        """Adds the combination at a place, without micro-batches for which an earlier combination has the same step."""
         problem = self.problem
         micros = [problem.effective_batch] if levers["layerwise"] else self.micros
         same_before = self._same_before(place)
@@ -160,7 +160,10 @@ class _Grid:
                 yield other
 
     def _same_before(self, place: Place) -> list[Callable[[int], bool]]:
-        """Returns functions from a micro-batch to True if a combination with a faster value has the same step."""
+        """Returns a function for each added combination in which one lever has a faster value.
+
+        It takes a micro-batch, and returns True if both combinations make the same step with it.
+        """
         found = []
         for axis, (name, values) in enumerate(self.tried.items()):
             is_same = registry.LEVERS[name].same_step
@@ -172,7 +175,7 @@ class _Grid:
     def _parents(self, place: Place) -> list[Combination]:
         """Returns, for each lever, the combination with the next faster value of that lever.
 
-        If there is none, returns all combinations in which no lever has a slower value.
+        If no such combination was added, returns all added combinations in which no lever has a slower value.
         """
         nearest = [next(self._earlier(place, axis), None) for axis in range(len(place))]
         parents = [self.made[other] for other in nearest if other is not None]
@@ -216,7 +219,7 @@ def same_step(plan: Plan) -> Plan:
 
 
 def micro_batches(problem: Problem) -> list[int]:
-    """Returns the micro-batches to search: divisors of the effective batch with an equal share for every device.
+    """Returns the micro-batch sizes to search: divisors of the effective batch with an equal share for every device.
 
     A share is a multiple of the examples that the model normalises together. A micro-batch set by the user is the only
     one.

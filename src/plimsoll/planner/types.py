@@ -133,7 +133,7 @@ class Analysis:
     is_filed: bool = False
     """Whether training reads the compiled functions from files, without tracing and lowering them."""
     flops: float
-    """Floating-point operations of the matmuls of a whole step on all devices, with rematerialisation."""
+    """Floating-point operations of the matmuls of a whole step on all devices, those of rematerialisation included."""
     moved_bytes: float = 0.0
     """Bytes that matmuls read and write in a step, on all devices; 0 on a CPU, whose cache holds many of them."""
     dots: float = 0.0
@@ -141,7 +141,7 @@ class Analysis:
     kernels: float = 0.0
     """Number of kernels that one GPU runs in a step; 0 on other chips."""
     kernel_seconds: float = 0.0
-    """Seconds of a GPU's kernels in a step, each at the rate of its shape, without launches and transfers over links.
+    """Seconds of a GPU's kernels in a step, estimated from their shapes, without launches and transfers over links.
     The update and the sum of the gradients are included. 0 if the step was not compiled."""
     sent_bytes: float = 0.0
     """Bytes that one device sends to the others in a step, as compiled; 0 if the step was not compiled."""
@@ -254,7 +254,7 @@ class Problem(lever.Problem):
     host_budget_bytes: int | None = None
     """Budget for the memory of one host with accelerators, in bytes; None for no limit."""
     rate_per_example: int
-    """Number of `rate_unit`s in one example, like its tokens."""
+    """Number of units of throughput (`rate_unit`) in one example, like tokens."""
     rate_unit: str
     host_bytes: Mapping[int, Mapping[str, int]]
     """Bytes of the data on the host, by number of prefetched batches and by component."""

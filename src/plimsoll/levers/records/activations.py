@@ -23,8 +23,8 @@ def _refused(problem: Problem, rates: Rates, value: Activations) -> str | None:
 
 EITHER_WAY = 0.85
 """Smallest ratio of measured to predicted time for float32 activations on a CPU that multiplies in bfloat16. There
-bfloat16 was 1.04 to 1.1 times as fast for text, as fast for puzzles, and 0.85 times as fast for recipe `longcontext`
-(notes)."""
+bfloat16 was 1.04 to 1.1 times as fast as float32 for text, equally fast for puzzles, and 0.85 times as fast for recipe
+`longcontext` (notes)."""
 
 
 def _worth_trying(problem: Problem, rates: Rates) -> list[Activations]:

@@ -92,7 +92,7 @@ UNROLL = Lever(
 
 
 CHUNKS_ON_A_CARD = (8_192, 2_048)
-"""Tokens of a chunk that keep a GPU busy. The chunks that recipes name fit a CPU's cache. On a GPU they would make some
+"""Tokens per chunk that keep a GPU busy. The chunks that recipes name fit a CPU's cache. On a GPU they would make some
 hundred small products per step, each of which reads and writes the gradient of the head's weights."""
 
 
@@ -108,7 +108,10 @@ def _chunks_of_the_loss(problem: Problem, _rates: Rates) -> list[int]:
 
 
 def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False for `remat` with all logits in memory, which saves little. On a GPU it saves much: True there."""
+    """Returns False for `remat` with all logits in memory, which saves little, except on a GPU.
+
+    If the only chunks to try are those for a GPU, or there are none, it returns True.
+    """
     others = set(tried["loss_chunk"]) - {0, *CHUNKS_ON_A_CARD}
     return levers["remat"] == "none" or bool(levers["loss_chunk"]) or not others
 
@@ -116,8 +119,8 @@ def _with_small_logits(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bo
 def _largest_chunk(problem: Problem, levers: Values) -> int:
     """Returns the largest of the recipe's chunks that has fewer tokens than a micro-batch.
 
-    It makes up no smaller chunk for a small micro-batch: in one of 256 tokens, a chunk of 64 took 11 MiB more (notes,
-    "The ladder").
+    Smaller chunks than the recipe's are never used: in a micro-batch of 256 tokens, a chunk of 64 took 11 MiB more
+    (notes, "The ladder").
     """
     chunks = sorted(problem.loss_chunks)
     if not chunks:
@@ -155,12 +158,12 @@ LOSS_CHUNK = Lever(
 
 
 ATTENTION_BLOCKS = (1_024, 256)
-"""Positions of a block: 1,024 keep a GPU busy, 256 fit a CPU's cache. A GPU without its own attention
+"""Positions per block: 1,024 keep a GPU busy, 256 fit a CPU's cache. A GPU without its own attention
 kernel takes 1.7 times as long in blocks of 256 at 32,768 positions (notes, "Attention in blocks on a card")."""
 
 
 def attention_blocks_of(length: int) -> tuple[int, ...]:
-    """Returns the blocks of attention worth trying for `length` positions: blocks of less than half the length.
+    """Returns the block sizes worth trying for attention over `length` positions: those below half the length.
 
     In shorter sequences the scores are small beside other activations (notes, "Attention in blocks").
     """
@@ -168,7 +171,7 @@ def attention_blocks_of(length: int) -> tuple[int, ...]:
 
 
 def _blocks_of_attention(problem: Problem, _rates: Rates) -> list[int]:
-    """Returns the blocks to try, the fastest first: on a CPU blocks, on a GPU or TPU the chip's own kernel (0)."""
+    """Returns the block sizes to try, the fastest first: on a GPU or TPU 0, which means the chip's own kernel."""
     if not problem.attention_chunks:
         return [0]
     smallest = min(problem.attention_chunks)

@@ -1,8 +1,8 @@
 """Determinism on a GPU: whether the compiler fixes the order of sums, so that two runs of a plan are equal to the bit.
 
 By default XLA chooses kernels for an NVIDIA GPU by timing them, and some add in the order in which threads finish: on
-an H100 three runs of one plan differed from step 10 on. Equal runs do without Triton's products and that timing
-(options: `training/program.py`; openxla/xla #14125; notes, "Determinism on cards"). They also do without cuDNN's faster
+an H100 three runs of one plan differed from step 10 on. Deterministic runs give up that timing and Triton's products
+(options: `training/program.py`; openxla/xla #14125; notes, "Determinism on cards"). They also give up cuDNN's faster
 and smaller backward pass of attention (levers/cudnn_workspace.py). Other bytes of a step may grow or shrink, because
 casts are no longer fused into products.
 """

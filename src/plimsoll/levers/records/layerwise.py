@@ -28,7 +28,10 @@ WRONG_PASSES: Mapping[int, str] = {
 
 
 def _goes_with(levers: Values, tried: Mapping[str, Sequence[Any]]) -> bool:
-    """Returns False if levers conflict, or `remat` is `offload` but not set by the user: slow, for few bytes saved."""
+    """Returns False if updates layer by layer conflict with the other levers.
+
+    Also returns False for `remat` = `offload`, which is slow and saves few bytes here, unless the user set it.
+    """
     if not levers["layerwise"]:
         return True
     is_only_choice = levers["remat"] != "offload" or len(tried["remat"]) == 1

@@ -11,11 +11,11 @@ RECOMPUTES = ("block", "offload")
 """Values of `remat` with which chunks save memory: blocks are computed again in the backward pass."""
 
 CHUNKS = (2_048, 512)
-"""Positions of a chunk: 2,048 keep a GPU busy, 512 save the most bytes."""
+"""Positions per chunk: 2,048 keep a GPU busy, 512 save the most bytes."""
 
 
 def chunks_of(length: int) -> tuple[int, ...]:
-    """Returns the chunks worth trying for `length` positions: chunks of at most half the length."""
+    """Returns the chunk sizes worth trying for `length` positions: those of at most half the length."""
     return tuple(chunk for chunk in CHUNKS if 2 * chunk <= length)
 
 

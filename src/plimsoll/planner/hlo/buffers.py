@@ -69,7 +69,7 @@ class Place:
 
 
 class Life(NamedTuple):
-    """Lifetime of a value, with the index of its place."""
+    """Lifetime of a value, with the index of its place (range of bytes)."""
 
     begin: int
     end: int
@@ -78,7 +78,7 @@ class Life(NamedTuple):
 
 
 def at_peak(places: Sequence[Place], lifetimes: Lifetimes, aliases: Mapping[Location, set[Location]]) -> list[Place]:
-    """Returns the places in use at the peak, each with the values it holds at that time and their aliases."""
+    """Returns the places (ranges of bytes) in use at the peak, each with the values in it then and their aliases."""
     values: dict[int, list[Location]] = {}
     for life in lives_at_peak(places, lifetimes):
         names = aliases.get(life.value, set()) - {life.value}
@@ -92,7 +92,7 @@ def lives_at_peak(places: Sequence[Place], lifetimes: Lifetimes) -> list[Life]:
     lives = [Life(*lifetimes.of(value), number, value) for number, place in enumerate(places) for value in place.values]
     lives.sort(key=lambda life: life.begin)
 
-    # The sum of places is an upper bound, because places may overlap. Compute the union only if it can be a new peak.
+    # The sum of sizes is an upper bound, because places may overlap. Compute the union only if it can be a new peak.
     alive: list[Life] = []
     peak: list[Life] = []
     most = -1
@@ -107,7 +107,7 @@ def lives_at_peak(places: Sequence[Place], lifetimes: Lifetimes) -> list[Life]:
 
 
 def _union(places: Iterable[Place]) -> int:
-    """Returns the size of the union of the places, in bytes."""
+    """Returns the size of the union of the places (ranges of bytes), in bytes."""
     total, reached = 0, (-1, 0)
     for allocation, offset, size in sorted({(place.allocation, place.offset, place.size) for place in places}):
         start = max(offset, reached[1]) if reached[0] == allocation else offset
@@ -117,9 +117,9 @@ def _union(places: Iterable[Place]) -> int:
 
 
 def _named(places: Iterable[Place], module: Module) -> list[Buffer]:
-    """Returns a buffer for each place, largest first, with the most useful description of a value in the place.
+    """Returns a buffer for each place (range of bytes), largest first, described by the most useful of its values.
 
-    Places that overlap a larger one are left out.
+    Places that overlap a larger place are left out.
     """
     buffers = []
     taken: dict[int, list[tuple[int, int]]] = {}
@@ -142,7 +142,7 @@ class Assignment:
         self.temporary = [each for each in self._message.buffer_allocations if is_temporary(each)]
 
     def temporary_places(self) -> list[Place]:
-        """Returns the places of all temporary allocations, each with its values."""
+        """Returns the ranges of bytes that values occupy in all temporary allocations, each with these values."""
         places: dict[tuple[int, int, int], Place] = {}
         for allocation in self.temporary:
             for assigned in allocation.assigned:

@@ -27,12 +27,12 @@ from plimsoll.units import GIB
 LARGEST_PRODUCT = 8 * GIB
 """Largest product of a dilated operand, in bytes, that XLA keeps whole (`kMaxConvMatrixSize`)."""
 DEPTH = 320
-"""Largest number of a row's elements in a packed block, on several cores. For longer rows, the next block is packed
-while one is in use."""
+"""Largest number of elements of a row in one packed block, on several cores. Longer rows need two blocks: one in use,
+and the next one, which is being packed."""
 LEAST_ROWS, ROWS_A_CORE, MOST_CORES = 4096, 1024, 16
 """Rows in a packed block: ROWS_A_CORE for each of at most MOST_CORES cores, but at least LEAST_ROWS."""
 MANY, OWN_ROWS = 8, 512
-"""Above MANY times the rows of a packed block, each core packs a block of OWN_ROWS rows of its own."""
+"""If a matmul has more than MANY times the rows of such a block, each core packs its own block of OWN_ROWS rows."""
 FLOAT16 = 10
 """Number of float16 in `xla.PrimitiveType`. XLA converts bfloat16 operands before a convolution, and the compiler's own
 bytes include the converted copies."""
@@ -91,7 +91,7 @@ class Convolution:
         return whole + self.packed_bytes(min(rows, together) + columns, depth)
 
     def packed_bytes(self, vectors: int, depth: int) -> int:
-        """Returns the bytes of packed rows (`vectors`) of `depth` elements: one block, two if `depth` exceeds DEPTH."""
+        """Returns the bytes of a packed block of `vectors` rows of `depth` elements, or of two for `depth` > DEPTH."""
         blocks = 2 if depth > DEPTH else 1
         return blocks * vectors * min(depth, DEPTH) * self.itemsize
 

@@ -20,7 +20,7 @@ from plimsoll.planner.hlo.module import Module
 from plimsoll.planner.hlo.shapes import leaves, padded_bytes
 
 HOST = 5
-"""`memory_space` of the host (xla::Layout::kHostMemorySpace)."""
+"""Value of a layout's `memory_space` in the host's memory (xla::Layout::kHostMemorySpace)."""
 HIGHEST = 2
 """`xla.PrecisionConfig.HIGHEST`."""
 _PRECISION = {16: "bfloat16", 10: "float16"}
@@ -41,7 +41,7 @@ _NO_KERNEL = ("AllocateBuffer", "Sharding", "MoveToHost", "MoveToDevice", "Slice
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A matmul, or an attention, whose several matmuls are one kernel."""
+    """A matmul, or all matmuls of one attention kernel."""
 
     precision: str
     """Arithmetic of the matmul: `float32`, `tf32`, `bfloat16` or `float16`."""
@@ -111,7 +111,7 @@ class Reader:
         return Kernel(moved_bytes=self._moved_bytes(instruction), product=product)
 
     def _moved_bytes(self, instruction: Any) -> int:
-        """Returns the bytes that an unfused operation reads and writes. A slice or an update moves its part twice."""
+        """Returns the bytes that an unfused operation reads and writes. Of sliced or updated arrays a part counts."""
         if instruction.opcode in _SLICES:
             return 2 * array_bytes(instruction.shape)
         if instruction.opcode in UPDATES:
@@ -212,7 +212,7 @@ def array_bytes(shape: Any) -> int:
 
 
 def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Product:
-    """Returns the product of two arrays. `numbers` has the indices of their contracting and batch axes."""
+    """Returns the product of two arrays. `numbers` has their contracting and batch axes. `is_highest` excludes TF32."""
     summed, batch = numbers.lhs_contracting_dimensions, numbers.lhs_batch_dimensions
     used = {*numbers.rhs_contracting_dimensions, *numbers.rhs_batch_dimensions}
     return Product(
@@ -225,7 +225,7 @@ def _product(left: Any, right: Any, numbers: Any, *, is_highest: bool) -> Produc
 
 
 def _attention(config: Mapping[str, Any], query: Any, *, products: int) -> Product:
-    """Returns the matmuls of a flash attention as one product. With a causal mask, half of the keys count."""
+    """Returns the `products` matmuls of flash attention as one product. With a causal mask, half of the keys count."""
     *batch, rows, cols = (int(size) for size in config["intermediate_tensor_shape"]["dimensions"])
     heads = math.prod(batch)
     width = math.prod(query.dimensions) // (heads * rows)

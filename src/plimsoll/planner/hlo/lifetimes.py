@@ -31,7 +31,7 @@ class Lifetimes:
         return self._time.get(value[0], 0), self._last_use(value)
 
     def _run(self, computation: int) -> None:
-        """Numbers the instructions of a computation, and of the computations that it calls, with times."""
+        """Gives each instruction of a computation, and of the computations that it calls, a time."""
         for identity in self._module.schedule[computation]:
             for operand in self._module.instructions[identity].operand_ids:
                 self._users.setdefault(operand, []).append(identity)

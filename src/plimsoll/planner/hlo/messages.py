@@ -66,7 +66,7 @@ BufferAssignmentProto: buffer_allocations=3 BufferAllocationProto*
 
 
 def _classes() -> dict[str, Any]:
-    """Builds a class for each message, in a separate pool. TensorFlow registers the same names in the default pool."""
+    """Builds a class for each message, in its own pool, because TensorFlow uses the same names in the default pool."""
     kinds = descriptor_pb2.FieldDescriptorProto
     scalars = {"int": kinds.TYPE_INT64, "str": kinds.TYPE_STRING, "bytes": kinds.TYPE_BYTES}
     file = descriptor_pb2.FileDescriptorProto(name="plimsoll/hlo.proto", package="plimsoll.hlo", syntax="proto3")

@@ -84,9 +84,9 @@ class Module:
         return Origin(rank, shape_words(part_at(instruction.shape, index)), ", ".join(words), place)
 
     def _written(self, instruction: Any) -> Any | None:
-        """Returns the instruction whose result a loop writes into a buffer, slice by slice; None if there is no buffer.
+        """Returns the instruction whose result `instruction` writes into part of a buffer; None if it writes no part.
 
-        A scan stacks the values that it stores for the backward pass.
+        A scan writes in this way the values that it stacks for the backward pass.
         """
         if instruction.opcode == "fusion" and instruction.called_computation_ids:
             instruction = self.instructions[self.roots[instruction.called_computation_ids[0]]]

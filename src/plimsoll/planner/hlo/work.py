@@ -74,7 +74,7 @@ class Link:
     ends: dict[int, float] = field(default_factory=dict)
     """Time at which each transfer will be complete, by the id of the instruction that started it."""
     in_fusions: set[int] = field(default_factory=set)
-    """Channels of collectives in earlier fusions. A TPU's compiler spreads one collective over several fusions."""
+    """Channels of collectives already counted, since a TPU's compiler spreads one collective over several fusions."""
 
     def begin(self, identity: int, seconds: float) -> None:
         self.free_at = max(self.free_at, self.now) + seconds
