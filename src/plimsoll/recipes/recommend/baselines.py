@@ -54,7 +54,7 @@ class Baselines:
         firsts = interactions.offsets[:-1]
         lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
         self._counted, self._starts = beginnings(interactions.sequences, firsts, lengths)
-        """Ids of counted items, user by user, and the index of each user's first one. Each user has at least one."""
+        """Ids of counted items, user by user, and the index of each user's first id. Each user has an id or more."""
         self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
@@ -94,7 +94,7 @@ class Baselines:
             together = items[first : first + ROWS_TOGETHER]
             blocks.append(_nearest(rows[together] @ columns, together, most=most))
 
-        # Moves each row to the index of its item.
+        # Moves each row of cosines to the row index that is its item's id.
         places = np.ones(len(items), np.float32), (items, np.arange(len(items)))
         return sparse.coo_matrix(places, shape=(self._size, len(items))).tocsr() @ sparse.vstack(blocks).tocsr()
 
@@ -109,7 +109,10 @@ class Baselines:
         return counts.tocsr()  # adds up repeated pairs
 
     def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
-        """Returns item weights, (histories, items + 1): 1; with `recent`, 1, 0.5, ... from the newest item back."""
+        """Returns weights of the items of each history, sparse (histories, items + 1).
+
+        Without `recent` all weigh 1. Else only the `recent` newest count: 1, 0.5, ... from the newest item back.
+        """
         histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])

@@ -48,7 +48,7 @@ def clustered(
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:
-    """Returns the clusters, those above `most` items halved at the median along their direction of largest variance."""
+    """Returns each item's cluster after halving clusters above `most` items, at the median along their main axis."""
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     whole = []
     while members:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 PLANNED_ITEMS = 3_260
-"""Number of items that a plan assumes without a data set: that of MovieLens-1M in the published port."""
+"""Number of items that a plan assumes without a data set: MovieLens-1M in the Flax port of EfficientIDs."""
 READER_BYTES = 6 * MIB
-"""Host memory in bytes of the reader beside the data set and batches: NumPy's generators and small arrays."""
+"""Host memory in bytes of NumPy's generators and small arrays, in addition to the data set and batches."""
 UNEVEN = 2
 """Size of the largest cluster that a plan assumes without a data set, as a multiple of the mean size."""
 
@@ -110,7 +110,7 @@ class Interactions(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of the reader, the batches and, if one is named, the data set."""
+        """Returns the host bytes of the data set (0 without --data), the batches, and small arrays."""
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
             bytes=READER_BYTES + held + self.in_flight(reading, prefetch),
@@ -164,7 +164,7 @@ class Interactions(Data):
 
 
 def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
-    """Returns the `history` for `rank.rank`, as ids of the data set.
+    """Returns `{"history": ids}` for the request of `rank.rank`, from names of items.
 
     Args:
         recipe: Recipe of the run.

@@ -44,7 +44,7 @@ LEVERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Items(Model):
-    """Item table and adapter around a causal language model, under a softmax of two levels or one."""
+    """Item table and adapter around a causal language model, with a softmax of one level or two."""
 
     name = "items"
     reads = ItemSpec
@@ -206,7 +206,7 @@ class Items(Model):
         if published is not None:
             from plimsoll.models.pretrained.safetensors_folder import checked
 
-            # Refuses pickles, absent files, and tensors of another shape before planning.
+            # Before planning, refuses pickled weights, missing files, and tensors of another shape.
             checked(find_folder(self.pretrained), published)
         elif self.item_width(spec) != spec.embedding_size:
             say(f"items begin at random: the data has no embeddings of {self.item_width(spec)} numbers")

@@ -17,7 +17,7 @@ REMARKS = {
     "items_dropped": "items with too few",
     "users_only_trained_on": "users with fewer than three, who are trained on and not evaluated",
 }
-"""Words for the counts of `prepare`. Counts of 0 are not printed."""
+"""Phrases that `prepare` prints after these counts. Counts of 0 are not printed."""
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
