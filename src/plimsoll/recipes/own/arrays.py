@@ -28,7 +28,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
         what: Name of the argument, for error messages.
 
     Returns:
-        The function, and the SHA-256 of arrays; an empty string for other data, which only code determines.
+        The function, and the SHA-256 of arrays; an empty string for other data, which is known only by its code.
 
     Raises:
         DataError: The data has none of these types, the arrays do not suit the batch, or they cannot be written.

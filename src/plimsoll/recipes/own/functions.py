@@ -33,7 +33,7 @@ class BatchForm:
     tree: Any
     """Structure of the pytree."""
     spec: Mapping[str, tuple[tuple[int, ...], str]]
-    """Shape of one example and dtype by name, in the order of the tree."""
+    """Shape (of one example) and dtype of each array, by name, in the order of the pytree's leaves."""
 
     def named(self, batch: Any) -> dict[str, Any]:
         """Returns the leaves of a pytree of this form by their names."""
@@ -132,11 +132,11 @@ class Given:
 
         Raises:
             RecipeError: `init` makes parameters of other shapes or types than planned, or a function is invalid.
-            DataError: The data has other examples than the planned batch.
+            DataError: An example of the data has other arrays than one of the planned batch.
         """
         functions: dict[str, Any] = {"loss": self.loss, "init": init or self._zeros, "data": self._examples}
 
-        # `identity` is a hash of the data; empty if only code determines training or validation data.
+        # `identity` is a hash of the data; empty if training or validation data is known only by its code.
         identity = f"like {self.form.spec}"
         if data is not None:
             functions["data"], identity = kept(data, self.form, "data")

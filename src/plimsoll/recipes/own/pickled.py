@@ -32,9 +32,9 @@ VARIABLE = "PLIMSOLL_CODE"
 MOST_BYTES = 256 * MIB
 """Limit on the bytes of a pickle: the values in it are copied to every process, and into each compiled step."""
 STEPS = 1_000
-"""Number of steps of the schedule in the hash of an optimizer: fixed, because a run may be continued for longer."""
+"""Steps for which an optimizer is made before it is hashed: fixed, because a run may be continued for longer."""
 OPAQUE = "pickle "
-"""Prefix of the hash of data that is known only by its pickle. Two programs may pickle the same data differently."""
+"""Prefix of a hash that is not of data but of its pickle. Two programs may pickle the same data differently."""
 
 _made: dict[str, type[OwnRecipe]] = {}
 """Recipe class in each pickle, by the pickle's key."""
@@ -183,8 +183,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
 
 def _fields_of(module: type[Any]) -> dict[str, Any]:
-    """Returns the attributes that an Equinox module's class needs at its creation. The metaclass registers leaves then,
-    but cloudpickle sets attributes only afterwards (equinox 0.13.8)."""
+    """Returns the attributes with which cloudpickle must create an Equinox module's class: the metaclass registers
+    leaves at once, but cloudpickle sets other attributes only afterwards (equinox 0.13.8)."""
     own = vars(module)
     annotations = own.get("__annotations__", {})
     fields = {field.name: field for field in dataclasses.fields(module) if field.name in annotations}

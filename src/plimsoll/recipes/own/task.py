@@ -27,7 +27,7 @@ from plimsoll.recipes.own.user_code import taken
 from plimsoll.types import COUNTED, STATE, Batch, Compute, LossSum, Metrics, Params
 
 PARTS = {"trainable", "frozen", STATE}
-"""Keys of a dict of parameters that are not all trained."""
+"""Keys of the dict that `init` returns if not all of its arrays are trained."""
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 NUMBERS = (*ARRAYS, bool, int, float)
@@ -77,7 +77,7 @@ class GivenTask:
         def sums_of(examples: Batch, keys: Array) -> Metrics:
             return self._sums(given, params.get(STATE), examples, keys, train=train)
 
-        # Calls the loss on single examples if some only fill the batch up, else on those that are normalised together.
+        # Calls the loss on single examples if some only fill the batch up, else on `norm_group` examples at a time.
         together = len(keys)
         if counted is not None:
             together = 1
@@ -134,7 +134,7 @@ class GivenTask:
         return LossSum(*(jnp.asarray(part, jnp.float32) for part in pair))
 
     def _next_state(self, returned: Any, before: Any) -> Any:
-        """Returns the state that the loss returned, without gradients, for a sum over groups of examples."""
+        """Returns the loss's next state without gradients, floats as float32, to be summed over groups."""
         shapes = in_words(returned)
         expected = in_words(before)
         if shapes != expected:
