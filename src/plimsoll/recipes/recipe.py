@@ -46,7 +46,7 @@ KINDS = {
 class Recipe(metaclass=Named):
     """Training problem: a model, its data, an optimizer, and the length of the run.
 
-    A model goes with any data that gives the examples that it reads. `plimsoll.preset` returns a built-in recipe by
+    A model can be combined with any data whose examples it can read. `plimsoll.preset` returns a built-in recipe by
     name, and `plimsoll.recipe` builds one from your own functions.
 
     Example:

@@ -104,7 +104,7 @@ class Installed(NamedTuple):
 
 @cache
 def installed() -> Installed:
-    """Returns the families of packages. One that fails to load or uses a taken name is in `broken`."""
+    """Returns the families of packages. `broken` names a family that fails to load or uses another's name."""
     from importlib.metadata import entry_points
 
     found = Installed([], [])

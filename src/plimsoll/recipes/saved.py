@@ -29,7 +29,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
                 f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
                 " numbers, strings, booleans or None"
             )
-    # An unregistered part is in a user's file, or made of functions that are in no file.
+    # A part without a registered name is in a user's file, or made of functions that are in no file.
     names = names_of(recipe.parts)
     parts = {role: name for role, name in names.items() if name is not None}
     if len(parts) < len(names):
