@@ -68,7 +68,7 @@ class Argument(Metavar):
 
 @dataclass(frozen=True)
 class Text:
-    """Help of an option that several classes share, as part of an annotation."""
+    """Help text of an option that several classes share. It is part of the field's annotation."""
 
     words: str
 
@@ -230,7 +230,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns an option's heading: the group of the topmost base class that defines it, if set, else that of `kind`."""
+    """Returns an option's heading: `group` of the topmost base class that defines the option; if unset, that of `kind`."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
     if group != Options.group:

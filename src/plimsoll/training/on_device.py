@@ -15,11 +15,11 @@ from typing import Any
 from plimsoll.types import Batch, Source
 
 AHEAD = 2
-"""Number of batches that are copied to the device ahead of the steps."""
+"""Number of batches that are copied to the device before the steps that read them are dispatched."""
 
 
 class OnDevice:
-    """A `types.Source` whose batches are on the device. `state` is the position after the latest batch."""
+    """A `types.Source` of batches on the device. `state` returns the position after the batch that was returned last."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put

@@ -34,7 +34,7 @@ def add(folder: RunFolder, overrun: Overrun) -> None:
 
 
 def margin_bytes(overruns: list[Overrun]) -> int:
-    """Returns the safety margin that the next plan leaves free beyond its prediction."""
+    """Returns the safety margin of the next plan: bytes that stay free in addition to its predicted peak."""
     return max((overrun.excess_bytes + SPREAD_BYTES for overrun in overruns), default=0)
 
 
