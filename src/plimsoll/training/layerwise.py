@@ -90,7 +90,7 @@ class _Walk:
             loss, metrics = leave(outer, hidden)
             return loss.total / weight, metrics
 
-        # Backward pass. Without a clip it updates the layers; a clip needs the norm first, so it then only sums squares.
+        # Backward pass: updates the layers. A clip needs the norm first: this pass then only sums squares.
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
         clip, most = jnp.float32(1), self.parts.clip_norm
         if most is None:

@@ -47,8 +47,9 @@ def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
 
     The slice annotator: for a slice in a loop it computes the address as offset + iteration x stride, so that the
     driver copies the slice without reading its index. In releases up to `LAST_WRONG_RULE` the pass uses this rule also
-    for slices in host memory whose index is not the loop counter. A backward pass, or pieces of several rows, would then read and write
-    the wrong rows (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without it, kernels read indices.
+    for slices in host memory whose index is not the loop counter. A backward pass, or pieces of several rows, would
+    then read and write the wrong rows (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without the
+    pass, kernels read indices.
     """
     if jaxlib_version <= LAST_WRONG_RULE:
         return ("rematerialization", "dynamic-slice-annotator")
@@ -102,7 +103,7 @@ class Executables:
     put: Callable[[Batch], Any] = jax.device_put
     """Function that copies a batch of NumPy arrays to the devices with the step's sharding."""
     in_heap: bool = False
-    """True if a step's temporaries on a CPU, all together, are below `memory.SMALLEST_MAPPED`, so malloc's heap has them."""
+    """True if a CPU step's temporaries are all allocated in malloc's heap: their sum is below `memory.SMALLEST_MAPPED`."""
 
 
 @dataclass(frozen=True)

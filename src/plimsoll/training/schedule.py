@@ -185,8 +185,8 @@ def best_of(rows: Iterable[Mapping[str, Any]], saved_steps: Container[int], best
 class Patience:
     """Early stopping: counts the evaluations since the best one. A NaN never improves.
 
-    Evaluations at intervals of `evaluate.steps` count; an evaluation at the end of a session (`--max-steps`) does not. So
-    a run that was stopped or killed, and resumed, ends at the same step as an uninterrupted run. The count is not
+    Evaluations at intervals of `evaluate.steps` count; an evaluation at the end of a session (`--max-steps`) does not.
+    So a run that was stopped or killed, and resumed, ends at the same step as an uninterrupted run. The count is not
     saved, but computed again from the logged evaluations.
     """
 

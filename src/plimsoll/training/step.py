@@ -43,8 +43,8 @@ from plimsoll.types import (
 )
 
 State = dict[str, Any]
-"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (state that each example passes to the
-next step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
+"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (state of each example for
+the next step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
 Report = dict[str, jax.Array | LossSum]
 """Metrics of a step: scalars, and sums with weights, whose mean is left out if the weight is zero."""
 
