@@ -19,7 +19,7 @@ AHEAD = 2
 
 
 class OnDevice:
-    """A `types.Source` of batches on the device. `state` returns the position after the batch returned most recently."""
+    """A `types.Source` of batches on the device. `state` returns the position after the newest returned batch."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put

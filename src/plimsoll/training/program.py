@@ -103,7 +103,7 @@ class Executables:
     put: Callable[[Batch], Any] = jax.device_put
     """Function that copies a batch of NumPy arrays to the devices with the step's sharding."""
     in_heap: bool = False
-    """True if a CPU step's temporaries are all allocated in malloc's heap: their sum is below `memory.SMALLEST_MAPPED`."""
+    """True if malloc's heap has all temporaries of a CPU step: their sum is below `memory.SMALLEST_MAPPED`."""
 
 
 @dataclass(frozen=True)
