@@ -156,7 +156,7 @@ class Option:
 class Named(ABCMeta):
     """Metaclass of classes with options. A misspelt option raises an error that suggests a similar name."""
 
-    if not TYPE_CHECKING:  # with it, a type checker would not know the fields of the classes
+    if not TYPE_CHECKING:  # seeing this, a type checker would not know the fields of the classes
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
             try:

@@ -226,7 +226,7 @@ class Recipe(metaclass=Named):
 def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
     """Returns the recipe with this spec of its examples, so that a trained model can be built without the data."""
     copy = dataclasses.replace(recipe)
-    object.__setattr__(copy, "spec", spec)  # where the cached property keeps it
+    object.__setattr__(copy, "spec", spec)  # sets the cached property of a frozen dataclass
     return copy
 
 

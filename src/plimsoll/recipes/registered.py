@@ -115,7 +115,7 @@ def installed() -> Installed:
         try:
             family = resolved(entry.value)
             names = family.names
-        except (Exception, SystemExit) as problem:  # whatever somebody else's module does when it is imported
+        except (Exception, SystemExit) as problem:  # importing a package's module may raise anything
             found.broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
             continue
         if names & taken:

@@ -313,7 +313,7 @@ def silence_tracebacks() -> None:
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    # After a failed write, coroutines are never awaited, and callbacks of TensorStore find the event loop closed.
+    # Silences later warnings: coroutines never awaited, and TensorStore's callbacks that find the event loop closed.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     report = sys.unraisablehook
 

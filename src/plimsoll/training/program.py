@@ -66,8 +66,8 @@ under which attention would have no kernel (levers/cudnn_calls.py)."""
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 """Compiler options for a GPU that make two runs bit-identical (levers/records/deterministic.py).
 
-The first option fixes the order of sums and of the gradient in cuDNN's attention, and switches off the choice of matmul
-kernels by timing. Triton's matmuls then have no configuration and do not compile, so the second option switches them
+The first option fixes the order of sums and of the gradient in cuDNN's attention, and switches off the autotuning of
+matmul kernels. Triton's matmuls then have no configuration and do not compile, so the second option switches them
 off (notes, "On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]

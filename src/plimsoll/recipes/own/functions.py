@@ -153,7 +153,7 @@ class Given:
             batch_form=self.form,
             loss_reduction=self.reduction,
             of_data=identity,
-            __module__=getattr(self.loss, "func", self.loss).__module__,  # that of a partial's function
+            __module__=getattr(self.loss, "func", self.loss).__module__,  # for a functools.partial, its function's
         )
         recipe = cls(**{**self.fields, **fields}).composed()
         if init is not None:

@@ -167,7 +167,7 @@ def _pickled(cls: type[Any]) -> bytes:
     file = io.BytesIO()
     try:
         Pickler(file).dump(cls)
-    except Exception as problem:  # whatever somebody else's object does
+    except Exception as problem:  # pickling a user's object may raise anything
         raise RecipeError(
             f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
             f" {problem}. They go there as a pickle: leave open files, locks, threads and devices out of what they use,"

@@ -411,7 +411,7 @@ def recipe(
     functions = {"init": init, "loss": loss, "data": data}
     if validation_data is not None:
         functions["validation_data"] = validation_data
-    module = sys._getframe(1).f_globals["__name__"]  # the caller's
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's module
     return class_of(functions, optimizer, supported, __module__=module)(**options).composed()
 
 

@@ -83,7 +83,7 @@ class Baselines:
         taken.sum_duplicates()
         taken.data[:] = 1
 
-        # Products of columns of unit length are the cosines. They are computed for some items at a time.
+        # Products of columns of unit length are the cosines, here of `ROWS_TOGETHER` items at a time with all items.
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()

@@ -176,5 +176,5 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
 
 def _data(trained: TrainedRun) -> Interactions:
     """Returns the run's data, after a check that it is present and unchanged."""
-    _ = trained.data  # raises if the data is missing or another
+    _ = trained.data  # raises if the data is missing or has changed
     return trained.recipe.data

@@ -72,7 +72,7 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
 
 
 def padded(histories: Sequence[Int32[np.ndarray, " items"]], *, length: int) -> Int32[np.ndarray, "users length"]:
-    """Returns the last `length` items of each history, padded on the right."""
+    """Returns the newest `length` items of each history as a batch, padded on the right."""
     rows = np.zeros((len(histories), length), np.int32)
     for row, items in zip(rows, histories, strict=True):
         last = items[-length:]
