@@ -61,7 +61,7 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Parts, presets and data sets that a package registers."""
+    """Models, data, optimizers, presets, and kinds of data sets that a package registers."""
 
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Classes as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and then by the class's

@@ -308,7 +308,7 @@ class Model(Part):
 
     group = "model"
     reads: ClassVar[type[Spec]] = Spec
-    """Class of the specs of the examples that it reads, like TokenSpec."""
+    """Class of the specs that describe the examples for this model, like TokenSpec."""
     implementation: ClassVar[str] = ""
     """Class or function, as "module:name", that `task` calls with the model, the spec and `compute`. `task` imports it,
     with JAX."""
@@ -401,7 +401,7 @@ class Data(Part):
 
     group = "data"
     gives: ClassVar[type[Spec]] = Spec
-    """Class of the specs of its examples, like TokenSpec."""
+    """Class of the specs that describe the examples, like TokenSpec."""
     spec_in_data: ClassVar[bool] = False
     """True if the spec does not follow from the options alone, so that planning needs the data."""
     named_by: ClassVar[str] = "data"

@@ -93,7 +93,7 @@ class Recipe(metaclass=Named):
 
     @property
     def kind(self) -> str:
-        """Name like "stories"; "MODEL+DATA" for a pair that has no name of its own."""
+        """Name of this pair of model and data, like "stories"; by default "MODEL+DATA", like "eigen+text"."""
         if self.origin is not None:
             return names_of(self.parts)["recipe"] or FROM_FILE
         pair = f"{self.model.name}+{self.data.name}"

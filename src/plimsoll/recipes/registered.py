@@ -156,7 +156,7 @@ def broken_packages() -> str:
 
 
 def parts(role: str) -> list[str]:
-    """Returns the names of the parts of one role, built-in ones first."""
+    """Returns the names of all registered parts of a role, like "model", built-in ones first."""
     return [name for family in families() for name in family.parts.get(role, ())]
 
 

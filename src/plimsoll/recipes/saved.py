@@ -57,7 +57,7 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `to_dict` wrote.
 
     Raises:
-        RecipeError: A kind, a part or an option is unknown, or a user's file has another SHA-256.
+        RecipeError: A kind, a part or an option is unknown, or a user's file has changed (another SHA-256).
     """
     with as_written(SAVED):
         kind, fields, parts = saved["kind"], saved["fields"], saved["parts"]

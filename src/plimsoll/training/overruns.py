@@ -29,7 +29,7 @@ def read(folder: RunFolder) -> list[Overrun]:
 
 
 def add(folder: RunFolder, overrun: Overrun) -> None:
-    """Appends an overrun to the run's file."""
+    """Appends an overrun to the run's overruns.json."""
     folder.write(FILE, to_json({"overruns": [*read(folder), overrun]}))
 
 

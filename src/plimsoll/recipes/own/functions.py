@@ -71,7 +71,7 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
 
     Raises:
         RecipeError: A leaf is no array of numbers.
-        DataError: The first axes of the leaves differ.
+        DataError: The first axes of the leaves differ in size.
     """
     paths, tree = tree_flatten_with_path(shapes_of(batch, "batch"))
     leaves = {keystr(path, simple=True, separator="/") or "batch": leaf for path, leaf in paths}

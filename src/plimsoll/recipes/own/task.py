@@ -164,8 +164,8 @@ class GivenTask:
                 if not isinstance(leaf, ARRAYS) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                     raise RecipeError(
                         f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
-                        " saved. Make a number one with jnp.float32(...); take random keys from the `keys` of the loss,"
-                        f" one for each example, so that no plan changes what is drawn; {NO_ARRAY}"
+                        " saved. Turn a number into an array by jnp.float32(...); take random keys from the `keys` of"
+                        f" the loss, one for each example, so that no plan changes what is drawn; {NO_ARRAY}"
                     )
                 if name == "trainable" and not jnp.issubdtype(leaf.dtype, jnp.floating):
                     raise RecipeError(

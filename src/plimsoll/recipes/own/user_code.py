@@ -1,4 +1,4 @@
-"""User code: the arguments of a loss, and errors, which show only lines of the user's own files."""
+"""User code: checks of a loss's arguments, and errors that show only lines of the user's own files."""
 
 import contextlib
 import inspect

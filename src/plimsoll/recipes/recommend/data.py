@@ -90,8 +90,8 @@ class Interactions(Data):
             data = self.interactions
             if self.num_items not in (None, data.items):
                 raise RecipeError(
-                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}:"
-                    " leave it out"
+                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}"
+                    " items: leave it out"
                 )
             items = data.items
             clusters = data.clusters

@@ -161,7 +161,7 @@ def write_interactions(
     embeddings: Float32[np.ndarray, "items_and_1 width"] | None,
     about: Mapping[str, Any],
 ) -> int:
-    """Writes the folder, with the sizes and `about` in meta.json, and returns the folder's size in bytes."""
+    """Writes the folder, and returns its size in bytes. meta.json gets the sizes, `made_with` and `about`."""
     arrays = {OFFSETS: offsets.astype(np.int64), SEQUENCES: sequences, CLUSTERS: cluster_of}
     if embeddings is not None:
         arrays[EMBEDDINGS] = embeddings

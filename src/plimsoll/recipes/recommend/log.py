@@ -23,7 +23,7 @@ class Log:
     items: Int32[np.ndarray, " rows"]
     times: Float64[np.ndarray, " rows"]
     originals: list[str]
-    """Name in the file of each item, by its number."""
+    """Names of the items in the file, by number."""
 
     def __len__(self) -> int:
         return len(self.users)

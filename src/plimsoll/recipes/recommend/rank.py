@@ -146,7 +146,7 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibits of a report: the ranked next items of the first test users."""
+    """Returns tables for the report: the ranked next items of the first test users."""
     exhibits = []
     for number, user in enumerate(next_of_users(trained, users=SHOWN_USERS, top=SHOWN_ITEMS), start=1):
         taken = user["taken"]
