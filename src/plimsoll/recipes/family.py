@@ -54,7 +54,7 @@ class Inspection:
     recognises: str
     """`function(path) -> bool`: True if the path holds such a data set."""
     describe: str
-    """`function(path) -> dict`: the answer of `inspect --json`."""
+    """`function(path) -> dict`: the object that `inspect --json` prints."""
     table: str
     """`function(description) -> str`: the text of `inspect` without --json."""
 

@@ -182,11 +182,11 @@ class Prepared:
     evaluate_every: float | None = None
     """Optimizer steps between evaluations without --eval-every; None for `schedule.steps_between_evaluations`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
+    """JSON facts like numbers of documents and tokens, for messages and to open the same data again."""
     files: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the files of the data that the run began with (`Data.facts`). JSON."""
+    """JSON that identifies the data files with which the run began (`Data.facts`)."""
     weights: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the weights that the run began with (`Model.check`). JSON."""
+    """JSON that identifies the weight files with which the run began (`Model.check`)."""
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
@@ -469,7 +469,7 @@ class Data(Part):
         return Facts()
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
-        """Raises DataError if the data is not what `prepare` has seen, as far as can be told without reading it all.
+        """Raises DataError if the data has changed since `prepare`, as far as can be told without reading it all.
 
         Args:
             prepared: Result of `prepare` at the start of the run.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "`plimsoll train RECIPE --help`"
 FROM_FILE = "file"
-"""`kind` of a recipe with an unregistered part. A user's file or functions identify the recipe."""
+"""`Recipe.kind` of a recipe from a user's file or functions: some part has no registered name."""
 
 KINDS = {
     "decoder+text": "stories",
@@ -152,7 +152,7 @@ class Recipe(metaclass=Named):
 
     @cached_property
     def spec(self) -> Spec:
-        """Spec of the examples."""
+        """Spec of the examples: their shapes and dtypes."""
         return self.data.spec(self.model.needs())
 
     @cached_property
@@ -259,7 +259,7 @@ class Opened:
         return dataclasses.replace(prepared, spec=recipe.spec, weights=weights, files=files.to_json())
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
+        """Raises DataError if weights or data have changed since the run began, as far as is visible without reading all.
 
         Args:
             prepared: Result of `prepare` when the run began.

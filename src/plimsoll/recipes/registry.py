@@ -172,6 +172,6 @@ def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
 
 
 def make_data(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the data set `request["name"]` from `request["options"]`, and returns the answer of `prepare --json`."""
+    """Makes the data set `request["name"]` from `request["options"]`, and returns what `prepare --json` prints."""
     preparation = preparations()[request["name"]]
     return resolved(preparation.make)(resolved(preparation.options)(**request["options"]))

@@ -50,11 +50,11 @@ class Spec:
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays.values())
 
     def batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each array in a training batch of so many examples."""
+        """Returns shape and dtype of each array in a training batch of the given number of examples."""
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self.arrays.items()}
 
     def validation_batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each array in a validation batch of so many examples."""
+        """Returns shape and dtype of each array in a validation batch of the given number of examples."""
         batch = self.batch(examples)
         if self.filled:
             batch[COUNTED] = (examples,), "bool"

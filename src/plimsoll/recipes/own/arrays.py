@@ -63,7 +63,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
 
 
 def _mapped(given: Any) -> tuple[Callable[[], np.memmap], str]:
-    """Returns a function that maps an array into memory, and a hash of its file or content."""
+    """Returns a function that memory-maps an array from a file, and a hash of the file or of the array."""
     file = given.filename if isinstance(given, np.memmap) else None
     if file is not None and given.flags.c_contiguous and not isinstance(given.base, np.ndarray):
         form = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}

@@ -98,11 +98,11 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path) -> None:
-    """Raises RecipeError if a run's functions or data differ from those that were given now.
+    """Raises RecipeError if a run's functions or data differ from those of the recipe `now`.
 
     Args:
         saved: Content of the run's recipe.json.
-        now: The recipe that was given, in the same form.
+        now: The current recipe, in the same form.
         run: Folder of the run.
     """
     if not is_pickled(now):

@@ -23,7 +23,7 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, R
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Writes the folder `out`, and returns the answer of `prepare --json`."""
+    """Writes the folder `out`, and returns the object that `prepare --json` prints."""
     # Checks options before any file is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()

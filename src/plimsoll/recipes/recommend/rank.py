@@ -22,7 +22,7 @@ from plimsoll.units import MIB
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
-"""Limit on the bytes of a block's scores. A softmax of two levels briefly needs a few times as many."""
+"""Limit on the bytes of scores for a block of users. A softmax of two levels briefly needs a few times as many."""
 MOST_USERS = 256
 """Most users of a block, which bounds the activations of a large model that reads their histories."""
 SHOWN_USERS = 3
