@@ -259,7 +259,7 @@ class Opened:
         return dataclasses.replace(prepared, spec=recipe.spec, weights=weights, files=files.to_json())
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        """Raises DataError if weights or data have changed since the run began, as far as is visible without reading all.
+        """Raises DataError if weights or data have changed since the run began, as far as a partial read shows.
 
         Args:
             prepared: Result of `prepare` when the run began.
