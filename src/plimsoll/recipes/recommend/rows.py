@@ -52,7 +52,7 @@ class TrainingRows(Sequence[np.ndarray]):
         return self.interactions.sequences[first : first + self._sizes[index]]
 
     def held_bytes(self) -> int:
-        """Returns the bytes of the data set, memory-mapped or not, and of rows and their order; not names and embeddings."""
+        """Returns the bytes of rows, row order, and data set (memory-mapped or not) without names and embeddings."""
         data = self.interactions
         of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
         return of_data + self._firsts.nbytes + self._sizes.nbytes + order_bytes(len(self))
