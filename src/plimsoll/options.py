@@ -193,7 +193,7 @@ class Options(metaclass=Named):
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Options):
-    """Options of one part of a recipe. Names of options are unique among all parts of a recipe."""
+    """Options of a recipe's model, data, optimizer or length. Their names are unique within a recipe."""
 
     name: ClassVar[str] = ""
     """Name of the part in recipe.json and on the command line, like "decoder"."""
@@ -259,7 +259,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: docstrings below fields. Subclasses replace those of bases."""
+    """Returns the help of a dataclass's options: docstrings below fields. A subclass's docstring replaces its base's."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):

@@ -116,7 +116,7 @@ class Length(Part):
             return Prepared(steps=self.steps, steps_per_epoch=per_epoch, facts=facts)
         epochs = self.epochs_of(data)
         if epochs * per_epoch < 1:
-            # Rounded up to three digits, so that the suggested number is enough.
+            # The suggested number is rounded up to three digits, so that it is enough.
             raise RecipeError(
                 f"--epochs {epochs:g} of the {examples:,} examples in {data} is less than one step of {batch:,}: give"
                 f" --epochs {1.005 / per_epoch:.3g} or more, or --steps"

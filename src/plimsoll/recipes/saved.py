@@ -35,7 +35,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
     if len(parts) < len(names):
         return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
 
-    # A part of a package is also identified by the package's code.
+    # A part from another package is also identified by a hash of that package's code.
     classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
     code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
     saved = {"kind": recipe.kind, "parts": parts, "fields": fields}

@@ -36,7 +36,7 @@ class Shown:
     command: str = ""
     """Command that the report recommends, with {run} for the run's folder; empty for none."""
     takes_minutes: bool = False
-    """True to make it only for `plimsoll report --closed-loop`."""
+    """True if it takes minutes: it is then made only for `plimsoll report --closed-loop`."""
 
 
 def resolved(reference: str) -> Any:

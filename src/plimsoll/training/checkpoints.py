@@ -186,7 +186,7 @@ class Checkpoints:
                 notes.append(f"checkpoint {int(number)} has no {MANIFEST}, so it is incomplete: removed")
             remove(folder)
 
-        # Set damaged checkpoints aside until one is undamaged.
+        # Set damaged checkpoints aside, newest first, until one is undamaged.
         for step in reversed(self.folder.saved_steps()):
             problem = damage(self.folder.checkpoint(step))
             if problem is None:

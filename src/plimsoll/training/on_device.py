@@ -53,13 +53,13 @@ class OnDevice:
         self._state = None
 
     def close(self) -> None:
-        """Drops the batches ahead, ends the thread, and closes the source."""
+        """Drops the batches copied ahead, ends the thread, and closes the source."""
         self._forget()
         self._thread.shutdown()
         self._source.close()
 
     def _forget(self) -> None:
-        """Drops the batches ahead, and waits until none is being copied."""
+        """Drops the batches copied ahead, and waits until none is being copied."""
         for future in self._coming:
             future.cancel()
         for future in self._coming:

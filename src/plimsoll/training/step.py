@@ -46,7 +46,7 @@ State = dict[str, Any]
 """Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (state of each example for
 the next step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
 Report = dict[str, jax.Array | LossSum]
-"""Metrics of a step: scalars, and sums with weights, whose mean is left out if the weight is zero."""
+"""Metrics of a step: scalars, or sums with their weights. A mean with weight zero is not reported."""
 
 
 def make_init(
@@ -137,7 +137,7 @@ class OfExamples(NamedTuple):
     row_gradients: Any
     """Gradients with respect to the table rows that the example reads."""
     carry: Any
-    """Carry of the example for the next step."""
+    """State that the example passes to the next step."""
 
 
 def make_step(

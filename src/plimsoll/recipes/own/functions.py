@@ -36,7 +36,7 @@ class BatchForm:
     """Shape (of one example) and dtype of each array, by name, in the order of the pytree's leaves."""
 
     def named(self, batch: Any) -> dict[str, Any]:
-        """Returns the leaves of a pytree of this form by their names."""
+        """Returns the leaves of a pytree with this structure, by their names."""
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:

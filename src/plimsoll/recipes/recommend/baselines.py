@@ -75,7 +75,7 @@ class Baselines:
 
     @cached_property
     def cosines(self) -> Sparse:
-        """Sparse cosines between items, none of an item with itself: (items + 1, items + 1), float32."""
+        """Cosines between different items: sparse (items + 1, items + 1), float32."""
         # Sparse matrix (users, items + 1) with 1 at each item that a user took. Column 0 is padding.
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts its arguments in place

@@ -55,7 +55,7 @@ class Interactions(Data):
 
     @cached_property
     def interactions(self) -> Folder:
-        """The opened data set."""
+        """The data set in the folder `data`."""
         from plimsoll.recipes.recommend.interactions import Interactions as Folder
 
         return Folder(self.data)

@@ -36,7 +36,7 @@ class SmallReader:
         return {name: part for name, part in self.decoder.init(key).items() if name in ("blocks", "norm")}
 
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
-        """Returns the output for each position. `keys` has one key per example if dropout is on."""
+        """Returns the output for each position. `keys` has a PRNG key per example; None turns dropout off."""
         places = self.decoder.places(x.shape[1])
 
         def one_block(x: Array, numbered: Any) -> Array:
@@ -98,7 +98,7 @@ class Side:
             params: Parameters, as `init` returns them.
             rows: Rows of the item table, (batch, length, item_width).
             said: The language model's output, (batch, length, width).
-            keys: One key per example if dropout is on.
+            keys: A PRNG key per example; None turns dropout off.
         """
         said = dropped(said, keys, self.reader.decoder.shape.layers + 2, share=self.dropout)
         x = rows + dot(said, params["said"]["kernel"], self.compute)

@@ -1,4 +1,4 @@
-"""Sizes of a model of items. Imports no JAX, because recipes use it.
+"""Sizes of item table, adapter and softmax. Imports no JAX, because recipes use it.
 
 Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
 """
