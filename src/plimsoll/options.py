@@ -259,7 +259,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: docstrings below fields. A subclass's docstring replaces its base's."""
+    """Returns the help of a dataclass's options: docstrings below fields. A subclass's replace its base's."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
