@@ -210,7 +210,7 @@ def in_words(tree: Any) -> str:
 
 
 TOLERANCE = 1e-3
-"""Largest relative difference of the loss of two examples from the sum of their losses: float32 sums depend on order."""
+"""Largest relative difference of the loss of two examples from the sum of their losses: float32 sums are inexact."""
 
 
 def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) -> None:
