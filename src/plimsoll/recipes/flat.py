@@ -56,7 +56,7 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
 def _are_typed(name: str, others: Mapping[str, Any], typed: Mapping[str, Any]) -> bool:
     """Returns True if one of `others`, the options that are reset for the option `name`, was typed, too.
 
-    Raises RecipeError if it was typed with the value of a reset: the part cannot see this conflict, but all others.
+    Raises RecipeError if it was typed with the value of a reset: its part sees other conflicts, but not this one.
     """
     too = {other: value for other, value in typed.items() if other in others}
     for other, value in too.items():

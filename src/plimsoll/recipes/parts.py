@@ -190,7 +190,7 @@ class Prepared:
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
-    """Step after which the run's present data is used; 0 if it never had other data, to which earlier steps belong."""
+    """Step at which the run switched to its present data; earlier loader positions are of other data. 0 if it never did."""
     spec: Spec = NO_SPEC
     """Spec of the examples, set by the recipe: a trained model can be built from it without the data."""
 

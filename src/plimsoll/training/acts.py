@@ -94,7 +94,7 @@ class Evaluate:
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if a signal stopped the due evaluation of this session's initial state before it began."""
+        """Returns True if the evaluation of this session's initial state is missing, because a signal stopped it."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 300
 HEARTBEAT_SECONDS = 30
 """Seconds of silence after which a process counts as lost, and the others end."""
 LEAVING_SECONDS = 2
-"""Seconds that process 0 waits before it ends, so that others can print errors. JAX's coordinator ends with it."""
+"""Seconds that process 0 waits before it and JAX's coordinator end, so that others can print their errors."""
 POLL_MILLISECONDS = 200
 """Longest wait for another process's value in one call. Signal handlers run between calls."""
 

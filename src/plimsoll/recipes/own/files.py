@@ -67,7 +67,7 @@ def load(name: str) -> Recipe:
 
 
 def own_class(recipe: Recipe) -> type | None:
-    """Returns the class of a recipe's first part without a registered name; its module tells the recipe's file.
+    """Returns the class of a recipe's first part without a registered name. Its module is in the recipe's file.
 
     None if all parts are registered.
     """

@@ -32,7 +32,7 @@ VARIABLE = "PLIMSOLL_CODE"
 MOST_BYTES = 256 * MIB
 """Limit on the bytes of a pickle: the values in it are copied to every process, and into each compiled step."""
 STEPS = 1_000
-"""Steps for which an optimizer is made before it is hashed: fixed, because a run may be continued for longer."""
+"""Number of steps given to an optimizer before it is hashed: fixed, because a run may be continued for longer."""
 OPAQUE = "pickle "
 """Prefix of a hash that is not of data but of its pickle. Two programs may pickle the same data differently."""
 
