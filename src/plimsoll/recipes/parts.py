@@ -129,7 +129,7 @@ class Needs:
     """Requirements of a model on its data, known before any data is opened."""
 
     vocabulary: int | None = None
-    """Vocabulary size: of the published model, or by default of the tokenizer to train. None if any is suitable."""
+    """Vocabulary size: of the published model, or the default for a tokenizer to train. None if any is suitable."""
     tokenizer: str | None = None
     """Published model whose tokenizer encodes the text; None for a tokenizer that is trained on the data."""
     longest: int | None = None
@@ -190,7 +190,7 @@ class Prepared:
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
-    """Step at which the run switched to its present data; earlier loader positions are of other data. 0 if it never did."""
+    """Step at which the run switched to its present data, 0 if never. Earlier loader positions are of other data."""
     spec: Spec = NO_SPEC
     """Spec of the examples, set by the recipe: a trained model can be built from it without the data."""
 

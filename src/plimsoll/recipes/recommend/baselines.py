@@ -54,7 +54,7 @@ class Baselines:
         firsts = interactions.offsets[:-1]
         lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
         self._counted, self._starts = beginnings(interactions.sequences, firsts, lengths)
-        """Ids of counted items, user by user, and the index of each user's first id. Each user has an id or more."""
+        """Ids of counted items, user by user, and the index of each user's first id. Each user has at least one."""
         self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:

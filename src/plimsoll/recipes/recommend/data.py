@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 PLANNED_ITEMS = 3_260
-"""Number of items that a plan assumes without a data set: MovieLens-1M in the Flax port of EfficientIDs."""
+"""Number of items that a plan assumes without a data set: that of MovieLens-1M in the Flax port of EfficientIDs."""
 READER_BYTES = 6 * MIB
 """Host memory in bytes of NumPy's generators and small arrays, in addition to the data set and batches."""
 UNEVEN = 2

@@ -60,7 +60,7 @@ def form_of(options: RecommendSet, path: Path) -> Form:
 
 
 def _signs(lines: list[str]) -> dict[Form, bool]:
-    """Returns, for each format, True if the first lines of a file are certainly in it."""
+    """Returns, for each format, True if the first lines of a file are certainly in that format."""
     header, _ = header_of(lines[0])
     words = [line.split() for line in lines]
     users = {fields[0] for fields in words}
