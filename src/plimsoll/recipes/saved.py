@@ -98,7 +98,7 @@ def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[
 
 
 def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Compares kinds, files, parts, then options; stops at a difference. Returns both values of each differing entry."""
+    """Compares kinds, files, parts, then options, up to a difference. Returns both values of each differing entry."""
     left, right = to_dict(first), to_dict(other)
     for names in (("kind",), ("file", "name", "code"), ("parts",)):
         places = {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}
