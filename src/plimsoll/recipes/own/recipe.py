@@ -101,7 +101,7 @@ class OwnRecipe(Length):
 
         Returns:
             Any pytree of floating-point arrays, all of which are trained. Or a dict {"trainable": ..., "frozen": ...,
-            "state": ...} of pytrees. Only "trainable" is trained. "frozen" or "state" may be left out.
+            "state": ...} of pytrees. Only "trainable" is trained; "frozen" and "state" may be left out.
         """
 
     @abstractmethod
