@@ -68,7 +68,7 @@ class Argument(Metavar):
 
 @dataclass(frozen=True)
 class Text:
-    """Help of an option that several classes share, as part of an annotation."""
+    """Help text of an option that several classes share. It is part of the field's annotation."""
 
     words: str
 
@@ -156,7 +156,7 @@ class Option:
 class Named(ABCMeta):
     """Metaclass of classes with options. A misspelt option raises an error that suggests a similar name."""
 
-    if not TYPE_CHECKING:  # with it, a type checker would not know the fields of the classes
+    if not TYPE_CHECKING:  # seeing this, a type checker would not know the fields of the classes
 
         def __call__(cls, *args: Any, **options: Any) -> Any:
             try:
@@ -193,7 +193,7 @@ class Options(metaclass=Named):
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Options):
-    """Options of one part of a recipe. Names of options are unique among all parts of a recipe."""
+    """Options of a recipe's model, data, optimizer or length. Their names are unique within a recipe."""
 
     name: ClassVar[str] = ""
     """Name of the part in recipe.json and on the command line, like "decoder"."""
@@ -230,7 +230,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns an option's heading: the group of the topmost base class that defines it, if set, else that of `kind`."""
+    """Returns an option's heading: `group` of the topmost base with the option, or `group` of `kind` if unset."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
     if group != Options.group:
@@ -259,7 +259,7 @@ def hints_of(kind: type) -> Mapping[str, Any]:
 
 @cache
 def texts_of(kind: type) -> dict[str, str]:
-    """Returns the help of a dataclass's options: docstrings below fields. Subclasses replace those of bases."""
+    """Returns the help of a dataclass's options: docstrings below fields. A subclass's replace its base's."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):

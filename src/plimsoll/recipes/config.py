@@ -12,7 +12,7 @@ from plimsoll.recipes.saved import to_dict
 
 
 def to_toml(recipe: Recipe, name: str) -> str:
-    """Returns the TOML of a recipe: its parts, the options that were set, and the others as comments.
+    """Returns a recipe as TOML: its parts, the options that differ from their defaults, and the others as comments.
 
     Raises:
         RecipeError: The recipe is made of Python functions.

@@ -1,4 +1,7 @@
-"""Export of a trained model for other programs: each form is written into a new folder, completely or not at all."""
+"""Export of a trained model for other programs, in one or more forms (`FORMS`).
+
+Each form is written into a new folder, completely or not at all.
+"""
 
 import os
 import shutil
@@ -24,7 +27,7 @@ def exported(
     request: Mapping[str, Any],
     writers: Mapping[str, Callable[[Path], int]],
 ) -> dict[str, Any]:
-    """Writes every requested form, and returns the run, the step, and the folder, parameters and bytes of each form.
+    """Writes every requested form. Returns run, step, and each form's folder, number of parameters, and bytes.
 
     Args:
         trained: The run.

@@ -1,4 +1,4 @@
-"""Registration of recipes: a `Family` names parts, presets, and data sets.
+"""Registration of recipes: a `Family` lists parts (models, data, optimizers), presets, and kinds of data sets.
 
 `built_in.toml` and `presets.toml` describe the built-in family. Any package may name its own `Family` in the entry
 point group `plimsoll.recipes` (docs/your-own.md). A family holds text only, so that listing recipes imports
@@ -33,7 +33,7 @@ class Preparation:
     """Kind of data set that `plimsoll prepare NAME` makes."""
 
     purpose: str
-    """Line of `plimsoll prepare --help`."""
+    """Line that describes the data set in `plimsoll prepare --help`."""
     options: str
     """"module:Class": a dataclass. Its fields are the options, and their docstrings the help; one of them is `out`."""
     make: str
@@ -54,18 +54,18 @@ class Inspection:
     recognises: str
     """`function(path) -> bool`: True if the path holds such a data set."""
     describe: str
-    """`function(path) -> dict`: the answer of `inspect --json`."""
+    """`function(path) -> dict`: the object that `inspect --json` prints."""
     table: str
     """`function(description) -> str`: the text of `inspect` without --json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Parts, presets and data sets that a package registers."""
+    """Models, data, optimizers, presets, and kinds of data sets that a package registers."""
 
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Classes as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and by the `name` of the
-    class, which `recipe.json` of a run holds."""
+    """Classes as "module:Class", by role (model, data, optimizer; recipe for an `OwnRecipe`) and then by the class's
+    attribute `name`, which a run's recipe.json holds."""
     presets: Mapping[str, Preset] = field(default_factory=dict)
     prepares: Mapping[str, Preparation] = field(default_factory=dict)
     inspects: tuple[Inspection, ...] = ()
@@ -77,5 +77,5 @@ class Family:
 
 
 def content_of(options: Any, kind: type[T]) -> T:
-    """Returns, as the dataclass `kind`, the fields of `options` that determine the content of a data set."""
+    """Returns a `kind` with its fields taken from `options`: those that determine the content of a data set."""
     return kind(**{name.name: getattr(options, name.name) for name in fields(kind)})  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def giving_way(recipe: Recipe, typed: Mapping[str, Any]) -> tuple[Recipe, str]:
 def _are_typed(name: str, others: Mapping[str, Any], typed: Mapping[str, Any]) -> bool:
     """Returns True if one of `others`, the options that are reset for the option `name`, was typed, too.
 
-    Raises RecipeError if it has the value of a reset: the part itself refuses other conflicts, but cannot see this one.
+    Raises RecipeError if it was typed with the value of a reset: its part sees other conflicts, but not this one.
     """
     too = {other: value for other, value in typed.items() if other in others}
     for other, value in too.items():
@@ -96,7 +96,7 @@ def with_own_names(options: Mapping[str, Any], known: Collection[str]) -> dict[s
     Raises:
         RecipeError: The data is given under both names.
     """
-    # A value that is a part, for the role `data`, keeps its name.
+    # `data` may also be the data part itself (an `Options` object): it keeps its name.
     own = next((name for name in NAMES_OF_DATA if name in known), None)
     if own is None:
         return dict(options)

@@ -116,7 +116,7 @@ class Length(Part):
             return Prepared(steps=self.steps, steps_per_epoch=per_epoch, facts=facts)
         epochs = self.epochs_of(data)
         if epochs * per_epoch < 1:
-            # Rounded up to three digits, so that the suggested number is enough.
+            # The suggested number is rounded up to three digits, so that it is enough.
             raise RecipeError(
                 f"--epochs {epochs:g} of the {examples:,} examples in {data} is less than one step of {batch:,}: give"
                 f" --epochs {1.005 / per_epoch:.3g} or more, or --steps"
@@ -129,9 +129,9 @@ class Needs:
     """Requirements of a model on its data, known before any data is opened."""
 
     vocabulary: int | None = None
-    """Vocabulary size of the tokenizer that is trained for the model."""
+    """Vocabulary size: of the published model, or the default for a tokenizer to train. None if any is suitable."""
     tokenizer: str | None = None
-    """Published model whose tokenizer encodes the text."""
+    """Published model whose tokenizer encodes the text; None for a tokenizer that is trained on the data."""
     longest: int | None = None
     """Most tokens that the model can read at once; None if there is no limit."""
 
@@ -180,17 +180,17 @@ class Prepared:
     steps_per_epoch: float | None
     """Optimizer steps per pass over the data; None if its size is unknown, as of a stream with `--steps`."""
     evaluate_every: float | None = None
-    """Optimizer steps between evaluations without `--eval-every`; None for each epoch, or each quarter of the run."""
+    """Optimizer steps between evaluations without --eval-every; None for `schedule.steps_between_evaluations`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts such as numbers of documents and tokens, for messages and to open the same data again. JSON."""
+    """JSON facts like numbers of documents and tokens, for messages and to open the same data again."""
     files: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the files of the data that the run began with (`Data.facts`). JSON."""
+    """JSON that identifies the data files with which the run began (`Data.facts`)."""
     weights: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the weights that the run began with (`Model.check`). JSON."""
+    """JSON that identifies the weight files with which the run began (`Model.check`)."""
     changes: list[str] = field(default_factory=list)
     """A sentence about each change of the run since it began."""
     data_since: int = 0
-    """Optimizer steps that the run took on earlier data: its positions and evaluations until then are of that data."""
+    """Step at which the run switched to its present data, 0 if never. Earlier loader positions are of other data."""
     spec: Spec = NO_SPEC
     """Spec of the examples, set by the recipe: a trained model can be built from it without the data."""
 
@@ -222,9 +222,9 @@ class OwnRung:
     words: str
     """Description for the table: the change from the configuration before."""
     levers: Mapping[str, Any]
-    """Memory-saving options, by name, that it adds to those of all configurations before."""
+    """Memory-saving options, by name, that are added to those of all earlier configurations in the list."""
     fields: Mapping[str, Any]
-    """Fields of the recipe that it changes."""
+    """Options of the recipe, by name, that this configuration changes."""
     host: bool = False
     """True if it moves bytes to host memory: `plimsoll ladder` leaves it out on a CPU."""
 
@@ -253,23 +253,23 @@ class Hints:
     """Backward passes of a layer-by-layer training step: 1 or 2; 0 if there is no such step. The second one is for the
     norm of the whole gradient, if gradients are clipped by it."""
     loss_chunks: tuple[int, ...] = ()
-    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. If there
-    are any, it tries its own sizes instead on an NVIDIA GPU."""
+    """Chunk sizes of the chunked loss that the planner tries, in tokens whose logits are in memory at a time. On an
+    NVIDIA GPU it tries its own sizes instead. Empty to try only all logits at once."""
     loss_whole: bool = True
-    """True if the planner also tries the loss with all logits at once. Users can fix either choice."""
+    """True if the planner also tries the loss with all logits at once."""
     loss_rows: int | None = None
     """Rows of logits per example, which a chunked loss splits: tokens of a language model. None if unknown."""
     attention_chunks: tuple[int, ...] = ()
-    """Block sizes that the planner tries for blockwise attention, in tokens, like (1024, 256); the smallest alone on a
-    CPU or TPU. Empty if it should only try the fastest attention kernel."""
+    """Block sizes that the planner tries for blockwise attention, in tokens, like (1024, 256). On a CPU or TPU it
+    tries only the smallest. Empty to try only the fastest attention kernel."""
     mlp_chunks: tuple[int, ...] = ()
     """Chunk sizes that the planner tries for feed-forward (MLP) layers, in tokens of a sequence, like (2048, 512).
     Empty if it should only try the whole sequence at once."""
     head_width: int | None = None
     """Size of one attention head (`head_dim`), like 64; None if the model has no attention or it is unknown."""
     normalised_together: int = 1
-    """Examples that the model looks at together, like batch norm: a micro-batch of each device is a multiple of it. 1
-    if the loss is a sum over examples; the effective batch if it has to go through the model at once."""
+    """Number of examples that share statistics, like those of batch norm: each device's micro-batch is a multiple of
+    it. 1 if the loss is a sum over examples; the effective batch if this has to go through the model at once."""
     begins_with: str = ""
     """Options that name the weights that a run begins with, like "--pretrained"; empty if they are random."""
     frozen_given: bool = False
@@ -308,7 +308,7 @@ class Model(Part):
 
     group = "model"
     reads: ClassVar[type[Spec]] = Spec
-    """Class of the specs of the examples that it reads, like TokenSpec."""
+    """Class of the specs that describe the examples for this model, like TokenSpec."""
     implementation: ClassVar[str] = ""
     """Class or function, as "module:name", that `task` calls with the model, the spec and `compute`. `task` imports it,
     with JAX."""
@@ -332,7 +332,7 @@ class Model(Part):
         return resolved(self.implementation)(self, spec, compute)
 
     def row_rule(self, optimizer: Optimizer, steps: int) -> RowRule | None:
-        """Returns the update rule for the rows of embedding tables that a step reads. None by default, without tables.
+        """Returns the update rule for the rows of embedding tables that a step reads; None for a model without them.
 
         Args:
             optimizer: Optimizer of all other parameters.
@@ -341,11 +341,11 @@ class Model(Part):
         return None
 
     def needs(self) -> Needs:
-        """Returns the model's requirements on its data. None by default."""
+        """Returns the model's requirements on its data. There are none by default."""
         return Needs()
 
     def hints(self, spec: Any) -> Hints:
-        """Returns the levers that the model's code supports, and values worth trying. None by default."""
+        """Returns the levers that the model's code supports, and values worth trying. There are none by default."""
         return Hints()
 
     def most(self, option: str) -> tuple[int, str] | None:
@@ -401,7 +401,7 @@ class Data(Part):
 
     group = "data"
     gives: ClassVar[type[Spec]] = Spec
-    """Class of the specs of its examples, like TokenSpec."""
+    """Class of the specs that describe the examples, like TokenSpec."""
     spec_in_data: ClassVar[bool] = False
     """True if the spec does not follow from the options alone, so that planning needs the data."""
     named_by: ClassVar[str] = "data"
@@ -469,7 +469,7 @@ class Data(Part):
         return Facts()
 
     def require_same(self, prepared: Prepared, reading: Reading, *, training: bool) -> None:
-        """Raises DataError if the data is not what `prepare` has seen, as far as can be told without reading it all.
+        """Raises DataError if the data has changed since `prepare`, as far as can be told without reading it all.
 
         Args:
             prepared: Result of `prepare` at the start of the run.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "`plimsoll train RECIPE --help`"
 FROM_FILE = "file"
-"""`kind` of a recipe with an unregistered part. A user's file or functions identify the recipe."""
+"""`Recipe.kind` of a recipe from a user's file or functions: some part has no registered name."""
 
 KINDS = {
     "decoder+text": "stories",
@@ -46,7 +46,7 @@ KINDS = {
 class Recipe(metaclass=Named):
     """Training problem: a model, its data, an optimizer, and the length of the run.
 
-    A model goes with any data that gives the examples that it reads. `plimsoll.preset` returns a built-in recipe by
+    A model can be combined with any data whose examples it can read. `plimsoll.preset` returns a built-in recipe by
     name, and `plimsoll.recipe` builds one from your own functions.
 
     Example:
@@ -93,7 +93,7 @@ class Recipe(metaclass=Named):
 
     @property
     def kind(self) -> str:
-        """Name like "stories"; "MODEL+DATA" for a pair that has no name of its own."""
+        """Name of this pair of model and data, like "stories"; by default "MODEL+DATA", like "eigen+text"."""
         if self.origin is not None:
             return names_of(self.parts)["recipe"] or FROM_FILE
         pair = f"{self.model.name}+{self.data.name}"
@@ -152,7 +152,7 @@ class Recipe(metaclass=Named):
 
     @cached_property
     def spec(self) -> Spec:
-        """Spec of the examples."""
+        """Spec of the examples: their shapes and dtypes."""
         return self.data.spec(self.model.needs())
 
     @cached_property
@@ -226,7 +226,7 @@ class Recipe(metaclass=Named):
 def with_spec(recipe: Recipe, spec: Spec) -> Recipe:
     """Returns the recipe with this spec of its examples, so that a trained model can be built without the data."""
     copy = dataclasses.replace(recipe)
-    object.__setattr__(copy, "spec", spec)  # where the cached property keeps it
+    object.__setattr__(copy, "spec", spec)  # sets the cached property of a frozen dataclass
     return copy
 
 
@@ -259,7 +259,7 @@ class Opened:
         return dataclasses.replace(prepared, spec=recipe.spec, weights=weights, files=files.to_json())
 
     def require_same(self, prepared: Prepared, *, training: bool) -> None:
-        """Raises DataError if weights or data are not those of the run, as far as can be told without reading them all.
+        """Raises DataError if weights or data have changed since the run began, as far as a partial read shows.
 
         Args:
             prepared: Result of `prepare` when the run began.

@@ -104,7 +104,7 @@ class Installed(NamedTuple):
 
 @cache
 def installed() -> Installed:
-    """Returns the families of packages. One that fails to load or uses a taken name is in `broken`."""
+    """Returns the families of packages. `broken` names a family that fails to load or uses another's name."""
     from importlib.metadata import entry_points
 
     found = Installed([], [])
@@ -115,7 +115,7 @@ def installed() -> Installed:
         try:
             family = resolved(entry.value)
             names = family.names
-        except (Exception, SystemExit) as problem:  # whatever somebody else's module does when it is imported
+        except (Exception, SystemExit) as problem:  # importing a package's module may raise anything
             found.broken.append(f"{name} cannot be loaded: {type(problem).__name__}: {problem}")
             continue
         if names & taken:
@@ -156,7 +156,7 @@ def broken_packages() -> str:
 
 
 def parts(role: str) -> list[str]:
-    """Returns the names of the parts of one role, built-in ones first."""
+    """Returns the names of all registered parts of a role, like "model", built-in ones first."""
     return [name for family in families() for name in family.parts.get(role, ())]
 
 

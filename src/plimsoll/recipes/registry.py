@@ -83,7 +83,7 @@ def read_config(file: str, base: str | None = None) -> Recipe:
 
     Args:
         file: Path of the file.
-        base: Name of the recipe whose options the file changes, if the file names none.
+        base: Name of the recipe whose options the file changes; None if the file itself names a recipe.
 
     Raises:
         RecipeError: The file cannot be read, names no recipe, names one besides `base`, or has an option that the
@@ -172,6 +172,6 @@ def swapped(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
 
 
 def make_data(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the data set `request["name"]` from `request["options"]`, and returns the answer of `prepare --json`."""
+    """Makes the data set `request["name"]` from `request["options"]`, and returns what `prepare --json` prints."""
     preparation = preparations()[request["name"]]
     return resolved(preparation.make)(resolved(preparation.options)(**request["options"]))

@@ -29,13 +29,13 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
                 f"the field {name} of {owner} is a {type(value).__name__}: fields are options, and kept as JSON:"
                 " numbers, strings, booleans or None"
             )
-    # An unregistered part is in a user's file, or made of functions that are in no file.
+    # A part without a registered name is in a user's file, or made of functions that are in no file.
     names = names_of(recipe.parts)
     parts = {role: name for role, name in names.items() if name is not None}
     if len(parts) < len(names):
         return {"kind": FROM_FILE, **files.describe(recipe), "parts": parts, "fields": fields}
 
-    # A part of a package is also identified by the package's code.
+    # A part from another package is also identified by a hash of that package's code.
     classes = {name: type(recipe.parts[role]) for role, name in parts.items()}
     code = {name: code_of(cls) for name, cls in classes.items() if not cls.__module__.startswith("plimsoll.")}
     saved = {"kind": recipe.kind, "parts": parts, "fields": fields}
@@ -57,7 +57,7 @@ def from_dict(saved: Mapping[str, Any]) -> Recipe:
     """Returns the recipe that `to_dict` wrote.
 
     Raises:
-        RecipeError: A kind, a part or an option is unknown, or a user's file has another SHA-256.
+        RecipeError: A kind, a part or an option is unknown, or a user's file has changed (another SHA-256).
     """
     with as_written(SAVED):
         kind, fields, parts = saved["kind"], saved["fields"], saved["parts"]
@@ -98,7 +98,7 @@ def chosen_fields(saved: Mapping[str, Any], base: Recipe | None = None) -> dict[
 
 
 def differences(first: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Compares kinds, files, parts, then options. Returns the first that differ, by name, each with both values."""
+    """Compares kinds, files, parts, then options, up to a difference. Returns both values of each differing entry."""
     left, right = to_dict(first), to_dict(other)
     for names in (("kind",), ("file", "name", "code"), ("parts",)):
         places = {name: (left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)}

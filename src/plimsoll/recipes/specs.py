@@ -1,4 +1,4 @@
-"""Specs: shapes of examples, all that a model and the planner know about the data. A run's data.json holds its spec.
+"""Specs: the shapes of examples, all that a model and the planner know about data. A run saves its spec in data.json.
 
 If the user names no data, the spec follows from options alone, so that a plan needs no data. A model names the class of
 specs that it reads, and can be trained on all data with such specs.
@@ -50,11 +50,11 @@ class Spec:
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays.values())
 
     def batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each array in a training batch of so many examples."""
+        """Returns shape and dtype of each array in a training batch of the given number of examples."""
         return {name: ((examples, *shape), dtype) for name, (shape, dtype) in self.arrays.items()}
 
     def validation_batch(self, examples: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns shape and dtype of each array in a validation batch of so many examples."""
+        """Returns shape and dtype of each array in a validation batch of the given number of examples."""
         batch = self.batch(examples)
         if self.filled:
             batch[COUNTED] = (examples,), "bool"
@@ -127,14 +127,14 @@ class ItemSpec(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec(Spec):
-    """Windows of the states of controlled systems."""
+    """Windows of successive states of controlled systems, like a pendulum."""
 
     kind = "windows"
 
     families: tuple[str, ...]
     """Names of the systems. The array `family` of an example is an index of this tuple."""
     states: int
-    """Number of states, which are the first features of an example. Further features encode the system's sizes."""
+    """Number of state variables: the first features of a time step. Further features encode the system's sizes."""
 
 
 KINDS: dict[str, type[Spec]] = {

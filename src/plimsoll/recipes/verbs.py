@@ -36,7 +36,7 @@ class Shown:
     command: str = ""
     """Command that the report recommends, with {run} for the run's folder; empty for none."""
     takes_minutes: bool = False
-    """True to make it only for `plimsoll report --closed-loop`."""
+    """True if making it takes minutes: only `plimsoll report --closed-loop` does so."""
 
 
 def resolved(reference: str) -> Any:

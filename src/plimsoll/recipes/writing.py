@@ -17,7 +17,7 @@ SHOWN_TOKENS, SHOWN_SEEDS = 160, (0, 1)
 
 
 def by_windows(task: Any, weights: dict, prompt: list[int], *, known: int, top_k: int, **options: Any) -> Iterator[int]:
-    """Yields sampled ids after the prompt, each by a forward pass over a window (`models.sampling.continued`)."""
+    """Yields sampled ids after the prompt. Each takes a forward pass over a window of the newest tokens."""
     next_token = make_next_token(task.decoder, known=known, top_k=top_k)
     return continued(next_token, weights, prompt, **options)
 

@@ -89,12 +89,12 @@ class Evaluate:
     patience: Patience
     stop: Stop
     save: Save
-    """Action of saving, which runs first if an evaluation runs out of memory before the state is saved."""
+    """Save action. It runs when an evaluation runs out of memory and the state is not saved yet."""
     log: Log
     last: Last
 
     def was_left_out(self, step: int) -> bool:
-        """Returns True if this session's initial state was not evaluated when due, because a signal stopped that."""
+        """Returns True if the evaluation of this session's initial state is missing, because a signal stopped it."""
         return self.is_missing(step) and completes(self.every.steps, step)
 
     def is_due(self, step: int) -> bool:
@@ -118,7 +118,7 @@ class Evaluate:
         except EvaluationStopped:
             metrics = {}
         except Exception as problem:
-            # Out of memory: save first. The state is intact, because an evaluation donates nothing.
+            # Out of memory: save before the process ends. The state is intact, because an evaluation donates nothing.
             if allocator.refused(problem) and self.stop.is_alone and self.save.is_missing(step):
                 self.save.run(step, state)
             raise

@@ -114,7 +114,7 @@ class Checkpoints:
         require_finite(leaves, step)
         position = Position(step, loader, self.plan, [description(path, leaf) for path, leaf in leaves])
 
-        # Orbax holds on to the arrays until they are written, so training may donate the state.
+        # Orbax keeps references to the buffers until they are written, so training may donate the state.
         folder = self.folder.checkpoint(step)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ class Checkpoints:
                 notes.append(f"checkpoint {int(number)} has no {MANIFEST}, so it is incomplete: removed")
             remove(folder)
 
-        # Set damaged checkpoints aside until one is undamaged.
+        # Set damaged checkpoints aside, newest first, until one is undamaged.
         for step in reversed(self.folder.saved_steps()):
             problem = damage(self.folder.checkpoint(step))
             if problem is None:
@@ -201,7 +201,7 @@ def begin_save(folder: Path, leaves: Sequence[tuple[str, Any]]) -> Any:
 
     Args:
         folder: New folder.
-        leaves: Path in the state and array, of each leaf.
+        leaves: For each leaf, its path in the state and its array.
     """
     from orbax.checkpoint import v1 as ocp
 
@@ -213,7 +213,7 @@ def begin_save(folder: Path, leaves: Sequence[tuple[str, Any]]) -> Any:
 def load_arrays(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") -> Any:
     """Loads arrays of a checkpoint into a tree like `like`.
 
-    A trained model needs only `only="['params']"`. The optimizer's state, twice as large, is then not read.
+    For a trained model `only="['params']"` is enough: the optimizer's state, twice as large, is then not read.
 
     Args:
         folder: Folder of the checkpoint.
@@ -242,7 +242,7 @@ def load_arrays(folder: Path, like: Any, *, only: str | tuple[str, ...] = "") ->
 
 
 def read_leaves(folder: Path, *, only: str | tuple[str, ...] = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yields path and array of each leaf whose path begins with `only`, in the state's order, loading one at a time."""
+    """Yields path and array of each leaf whose path begins with `only`, in the order of the state. Loads one by one."""
     for path, shape, dtype in Position.read(folder).leaves:
         if path.startswith(only):
             leaf = np.zeros(shape, jnp.dtype(dtype))
@@ -254,8 +254,8 @@ def read_arrays(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         folder: Folder of the checkpoint.
-        wanted: Map from a path in the state to a NumPy array, which is read as NumPy array, or to a shape with a
-            sharding, which is read as JAX array.
+        wanted: Map from paths in the state to templates: NumPy arrays to read NumPy arrays, or shapes with a sharding
+            to read JAX arrays.
     """
     from orbax.checkpoint import v1 as ocp
 
@@ -313,7 +313,7 @@ def silence_tracebacks() -> None:
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    # After a failed write, coroutines are never awaited, and callbacks of TensorStore find the event loop closed.
+    # Silences later warnings: coroutines never awaited, and TensorStore's callbacks that find the event loop closed.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     report = sys.unraisablehook
 
@@ -372,7 +372,7 @@ def not_saved(run: RunFolder, step: int, problem: Exception) -> Exception:
     elif not full:
         return problem
 
-    # The message: free bytes, the newest checkpoint, and how to continue.
+    # The message names the free bytes, the newest checkpoint, and the way to continue.
     free = format_bytes(shutil.disk_usage(run.checkpoints).free)
     reason = f"the disk is full ({free} free)" if full else str(problem).rstrip(".")
     advice = "make room, and run" if full else "run"

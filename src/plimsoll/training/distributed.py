@@ -30,12 +30,12 @@ CONNECT_SECONDS = 300
 HEARTBEAT_SECONDS = 30
 """Seconds of silence after which a process counts as lost, and the others end."""
 LEAVING_SECONDS = 2
-"""Seconds that process 0 waits before it ends, so that others can print their errors. JAX's service ends with it."""
+"""Seconds that process 0 waits before it and JAX's coordinator end, so that others can print their errors."""
 POLL_MILLISECONDS = 200
 """Longest wait for another process's value in one call. Signal handlers run between calls."""
 
 _exchanges = itertools.count()
-"""Numbers of the exchanged values. All processes exchange the same values in the same order, so the numbers match."""
+"""Counter that numbers exchanged values. Processes exchange the same values in the same order, so numbers match."""
 
 
 def join(coordinator: str | None, processes: int | None, process: int | None) -> None:
@@ -116,7 +116,7 @@ def process() -> int:
 
 
 def devices(count: int) -> list[Any]:
-    """Returns `count` devices of all processes together: the first ones of each process, equally many.
+    """Returns `count` devices of all processes together: the first `count / processes()` devices of each process.
 
     Raises:
         RunError: `count` is not a multiple of the number of processes, or JAX finds fewer devices.
@@ -190,7 +190,7 @@ def _hear(key: str) -> Any:
 
 
 def is_of_others(problem: Exception) -> bool:
-    """Returns True if an error of a step or of the key-value store may mean that another process is lost."""
+    """Returns True if an error may mean that another process is lost: one of JAX, or of its CPU collectives (Gloo)."""
     return isinstance(problem, jax.errors.JaxRuntimeError) or "Gloo" in str(problem)
 
 

@@ -20,8 +20,8 @@ from plimsoll.levers.sharding import on_devices
 def with_initial(state: Any, begin: Callable[[Any], Any], average: Average | None) -> dict[str, Any] | None:
     """Replaces random weights by given weights, and deletes the replaced arrays.
 
-    Weights stored in 16 or 24 bits are passed to `begin` as bfloat16. The lower 8 of 24 bits, which the optimizer has,
-    stay random: they are less than half a unit in the last place of bfloat16. Shardings stay as they are.
+    Weights stored in 16 or 24 bits are passed to `begin` as bfloat16. Of 24 bits, the optimizer state has the lower 8,
+    which stay random: they are less than half a unit in the last place of bfloat16. Shardings stay as they are.
 
     Args:
         state: State with random weights.

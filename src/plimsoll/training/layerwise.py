@@ -23,7 +23,7 @@ def make_layerwise_step(
 ) -> Callable[[Any, Batch], tuple[Any, dict]]:
     """Returns a step with the signature of `training.step.make_step`'s step.
 
-    The record of this lever has already rejected levers that cannot be combined with it.
+    Levers that cannot be combined with it were rejected before (levers/records/layerwise.py).
 
     Args:
         task: The model and its loss, split into layers.
@@ -90,7 +90,7 @@ class _Walk:
             loss, metrics = leave(outer, hidden)
             return loss.total / weight, metrics
 
-        # Backward pass: updates the layers, or only sums squares if a clip needs the norm first.
+        # Backward pass: updates the layers. A clip needs the norm first: this pass then only sums squares.
         (loss, metrics), (above, cotangent) = jax.value_and_grad(mean, argnums=(0, 1), has_aux=True)(outer, left)
         clip, most = jnp.float32(1), self.parts.clip_norm
         if most is None:

@@ -85,7 +85,7 @@ def run_steps(training: Training) -> tuple[State, Ended]:
 
 
 class InFlight:
-    """Reports of the steps in flight. Waits for the oldest step when the number of steps exceeds the limit."""
+    """Reports of the steps in flight. Waits for the oldest step when the number of steps reaches the limit."""
 
     def __init__(self, log: Log, *, in_heap: bool = False) -> None:
         self._log = log
@@ -97,7 +97,7 @@ class InFlight:
         self._settle_next = 0.0 if limit == 1 else math.inf
 
     def add(self, step: int, report: Report) -> None:
-        """Adds the report of a dispatched step, and waits for the oldest steps if too many are in flight."""
+        """Adds the report of a dispatched step, and waits for the oldest steps until fewer than the limit are left."""
         self._steps.append((step, report))
         while len(self._steps) >= self._limit:
             self._finish_oldest()

@@ -102,7 +102,7 @@ class BetweenSteps:
     after_trimming: int | None = None
     """Resident bytes after the first step, or after the last trim of the heap."""
     _left: int = 0
-    """Lowest resident bytes seen after a step, reset when the bytes stay more than `SMALLEST_MAPPED` above it."""
+    """Lowest resident bytes after a step; replaced by the newest if these are over `SMALLEST_MAPPED` higher."""
 
     def settle(self) -> None:
         """Waits for the freed buffers of a step, and trims the heap if the resident set has grown."""

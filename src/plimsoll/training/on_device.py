@@ -15,11 +15,11 @@ from typing import Any
 from plimsoll.types import Batch, Source
 
 AHEAD = 2
-"""Number of batches that are copied to the device ahead of the steps."""
+"""Number of batches that are copied to the device before the steps that read them are dispatched."""
 
 
 class OnDevice:
-    """A `types.Source` whose batches are on the device. `state` is the position after the latest batch."""
+    """A `types.Source` of batches on the device. `state` returns the position after the newest returned batch."""
 
     def __init__(self, source: Source, put: Callable[[Batch], Any]) -> None:
         self._source, self._put = source, put
@@ -53,13 +53,13 @@ class OnDevice:
         self._state = None
 
     def close(self) -> None:
-        """Drops the batches ahead, ends the thread, and closes the source."""
+        """Drops the batches copied ahead, ends the thread, and closes the source."""
         self._forget()
         self._thread.shutdown()
         self._source.close()
 
     def _forget(self) -> None:
-        """Drops the batches ahead, and waits until none is being copied."""
+        """Drops the batches copied ahead, and waits until none is being copied."""
         for future in self._coming:
             future.cancel()
         for future in self._coming:

@@ -29,12 +29,12 @@ def read(folder: RunFolder) -> list[Overrun]:
 
 
 def add(folder: RunFolder, overrun: Overrun) -> None:
-    """Appends an overrun to the run's file."""
+    """Appends an overrun to the run's overruns.json."""
     folder.write(FILE, to_json({"overruns": [*read(folder), overrun]}))
 
 
 def margin_bytes(overruns: list[Overrun]) -> int:
-    """Returns the safety margin that the next plan leaves free beyond its prediction."""
+    """Returns the safety margin of the next plan: bytes that stay free in addition to its predicted peak."""
     return max((overrun.excess_bytes + SPREAD_BYTES for overrun in overruns), default=0)
 
 

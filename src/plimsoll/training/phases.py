@@ -8,8 +8,8 @@ from plimsoll.training import allocator, memory
 from plimsoll.units import MIB
 
 COUNTED_LATER = MIB
-"""A rise of the resident peak by at most so many bytes is assigned to the phase with the highest peak so far: the
-kernel counts pages with a delay.
+"""A rise of the resident peak by at most this many bytes counts for the phase with the highest peak so far, because
+the kernel counts pages with a delay.
 
 Without this limit, evaluations that raised the peak by 0.2 to 0.6 MiB seemed to need tens of MiB more than planned
 (notes, "A peak that is read later")."""

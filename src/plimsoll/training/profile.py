@@ -16,7 +16,7 @@ SHOWN, PRINTED = 20, 8
 
 
 class Profile:
-    """Trace of `steps` steps of a session; no trace for 0."""
+    """Recorder of a trace of `steps` steps; records nothing for 0."""
 
     def __init__(self, folder: Path, *, steps: int) -> None:
         self.folder, self._steps, self._seen, self._tracing = folder, steps, 0, False

@@ -36,7 +36,7 @@ of 3,000 tokens. With this option only single matmuls go to the library. Drop it
 groups' buffers (notes, "What the compiler does not count")."""
 
 LAST_WRONG_RULE = (0, 11, 0)
-"""Last release of jaxlib with the slice annotator's bug (`passes_left_out`), which was seen in 0.10.2 and 0.11.0."""
+"""Newest release of jaxlib in which the slice annotator's bug (`passes_left_out`) was seen. 0.10.2 has it, too."""
 
 
 def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
@@ -46,9 +46,10 @@ def passes_left_out(jaxlib_version: tuple[int, ...]) -> tuple[str, ...]:
     The plan decides what is recomputed (`levers/remat.py`).
 
     The slice annotator: for a slice in a loop it computes the address as offset + iteration x stride, so that the
-    driver copies the slice without reading its index. Up to `LAST_WRONG_RULE` the pass applies the loop counter's rule
-    to slices in host memory with another index. A backward pass, or pieces of several rows, would then read and write
-    the wrong rows (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without it, kernels read indices.
+    driver copies the slice without reading its index. In releases up to `LAST_WRONG_RULE` the pass uses this rule also
+    for slices in host memory whose index is not the loop counter. A backward pass, or pieces of several rows, would
+    then read and write the wrong rows (openxla/xla#46231; notes, "Offload that cards computed wrongly"). Without the
+    pass, kernels read indices.
     """
     if jaxlib_version <= LAST_WRONG_RULE:
         return ("rematerialization", "dynamic-slice-annotator")
@@ -65,8 +66,8 @@ under which attention would have no kernel (levers/cudnn_calls.py)."""
 DETERMINISTIC: Options = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
 """Compiler options for a GPU that make two runs bit-identical (levers/records/deterministic.py).
 
-The first option fixes the order of sums and of the gradient in cuDNN's attention, and switches off the choice of matmul
-kernels by timing. Triton's matmuls then have no configuration and do not compile, so the second option switches them
+The first option fixes the order of sums and of the gradient in cuDNN's attention, and switches off the autotuning of
+matmul kernels. Triton's matmuls then have no configuration and do not compile, so the second option switches them
 off (notes, "On a card")."""
 
 BatchSpec = Mapping[str, tuple[tuple[int, ...], str]]
@@ -102,7 +103,7 @@ class Executables:
     put: Callable[[Batch], Any] = jax.device_put
     """Function that copies a batch of NumPy arrays to the devices with the step's sharding."""
     in_heap: bool = False
-    """True if a step's temporaries on a CPU, all together, are below `memory.SMALLEST_MAPPED`: they are in the heap."""
+    """True if malloc's heap has all temporaries of a CPU step: their sum is below `memory.SMALLEST_MAPPED`."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ def compiled(
         lowered: Lowered function of a run.
         platform: JAX's name of the target backend: cpu, gpu or tpu; this process's backend if left out.
         deterministic: The plan's lever `deterministic`: True makes two runs on a GPU bit-identical.
-        more: Further options, for an executable that is never run.
+        more: Further compiler options, for an executable that is analysed but never run.
     """
     options = {"cpu": COUNTED, "gpu": AS_PLANNED | (DETERMINISTIC if deterministic else IN_ANY_ORDER)}
     return lowered.compile(compiler_options=options.get(platform or jax.default_backend(), {}) | (more or {}) or None)

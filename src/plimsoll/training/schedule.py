@@ -12,7 +12,7 @@ from plimsoll.errors import RecipeError
 from plimsoll.units import parse_seconds, whole_number
 
 SINCE_BEST = "evaluations_since_best"
-"""Name, in logged rows, of the metric that counts evaluations since the best one (`Patience`)."""
+"""Name of the logged metric that counts the evaluations since the best one (`Patience`)."""
 MOST_EVALUATIONS = 100
 """Largest default number of evaluations in a run. Runs of more than 100 epochs evaluate after every few epochs."""
 
@@ -34,7 +34,7 @@ class Every:
     """Interval between saves or between evaluations, in steps, in seconds, or both."""
 
     steps: float = 0
-    """Interval in steps; 0 for no saves or evaluations by steps. May be fractional: an epoch may be."""
+    """Interval in steps; 0 for no saves or evaluations by steps. May be fractional, as an epoch's steps may be."""
     seconds: float = math.inf
     """Interval in seconds; infinite for none by the clock. Infinite with several processes, whose clocks differ."""
     first_seconds: float | None = None
@@ -185,8 +185,8 @@ def best_of(rows: Iterable[Mapping[str, Any]], saved_steps: Container[int], best
 class Patience:
     """Early stopping: counts the evaluations since the best one. A NaN never improves.
 
-    Only evaluations after every `evaluate.steps` count, not the evaluation at the end of a session (`--max-steps`). So
-    a run that was stopped or killed, and resumed, ends at the same step as an uninterrupted run. The count is not
+    Evaluations at intervals of `evaluate.steps` count; an evaluation at the end of a session (`--max-steps`) does not.
+    So a run that was stopped or killed, and resumed, ends at the same step as an uninterrupted run. The count is not
     saved, but computed again from the logged evaluations.
     """
 

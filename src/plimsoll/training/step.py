@@ -43,10 +43,10 @@ from plimsoll.types import (
 )
 
 State = dict[str, Any]
-"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (what each example hands to the next
-step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
+"""Training state: `step` (int32), `key` (key data), `params`, `optimizer`, `carry` (state of each example for
+the next step, None for most models), `ema` if the weights are averaged, and `loss_scale` in float16."""
 Report = dict[str, jax.Array | LossSum]
-"""Metrics of a step: scalars, and sums with weights, whose mean is left out if the weight is zero."""
+"""Metrics of a step: scalars, or sums with their weights. A mean with weight zero is not reported."""
 
 
 def make_init(
@@ -105,7 +105,7 @@ class StepSpec:
     inputs_on_host: bool = False
     """True if a layerwise step keeps the layers' inputs in host memory until the backward pass."""
     few_sums: bool = False
-    """True if gradients are summed over copies of the state in pieces of some MiB, not leaf by leaf."""
+    """True if gradients of data-parallel copies are summed (psum) in pieces of some MiB, not leaf by leaf."""
     norms: Norms = "global"
     """Gradient norms to report as metrics: of the whole gradient, or also of each layer."""
 
@@ -137,7 +137,7 @@ class OfExamples(NamedTuple):
     row_gradients: Any
     """Gradients with respect to the table rows that the example reads."""
     carry: Any
-    """Carry of the example for the next step."""
+    """State that the example passes to the next step."""
 
 
 def make_step(
@@ -173,7 +173,7 @@ def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch
     read_rows = dict(task.rows(state["carry"], batch)) if isinstance(task, ReadsTables) else {}
     rows = {name: tables[name][ids] for name, ids in read_rows.items()}
 
-    # Gradient, summed over micro-batches and over all copies of the state.
+    # Gradient, summed over micro-batches and over all data-parallel copies of the state.
     inputs = {"batch": dict(batch), "keys": keys, "rows": rows}
     whole = {"inputs": inputs, "carry": state["carry"]}
     split = jax.tree.map(lambda x: in_micro_batches(x, spec.accumulation), whole)
@@ -195,7 +195,7 @@ def _taken(task: Task, rule: InPlace, spec: StepSpec, state: State, batch: Batch
         new_state = _unless_overflown(new_state, state, finite)
         report |= {"scale": new_state["loss_scale"].scale, "skipped_steps": new_state["loss_scale"].skipped_steps}
 
-    # Tables are updated after `_unless_overflown`, which would keep a second copy of the tables.
+    # Tables are updated last: in `_unless_overflown`, old and new tables would be in memory at once.
     if read_rows:
         assert rule.row_rule is not None, "tables need an optimizer with a `row_rule` (optimizers.in_place)"
         gradients = jax.tree.map(joined, row_gradients)
@@ -253,7 +253,7 @@ def _gradient(task: Task, state: State, split: Any, *, few_sums: bool = False) -
         task: The model and its loss.
         state: Entries `params` and, in float16, `loss_scale` of the state.
         split: `inputs` (batch, keys and table rows) and `carry`, each with a leading axis of micro-batches.
-        few_sums: Sum gradients over copies of the state in large pieces.
+        few_sums: Sum gradients over data-parallel copies in pieces of some MiB, not leaf by leaf.
 
     Returns:
         Sums over all examples, and results of each example with a leading axis of micro-batches.

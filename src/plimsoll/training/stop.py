@@ -30,7 +30,7 @@ class Reason(IntEnum):
     INTERRUPT = signal.SIGINT
     TERMINATE = signal.SIGTERM
     NO_BETTER = 98
-    """The patience is exhausted (`Patience`)."""
+    """`Schedule.patience` evaluations in a row brought no improvement."""
     FINISHED = 99
     """The session's last step is done."""
     TIME_IS_UP = 100

@@ -28,7 +28,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
         what: Name of the argument, for error messages.
 
     Returns:
-        The function, and the SHA-256 of arrays; an empty string for other data, which only code determines.
+        The function, and the SHA-256 of arrays; an empty string for other data, which is known only by its code.
 
     Raises:
         DataError: The data has none of these types, the arrays do not suit the batch, or they cannot be written.
@@ -63,7 +63,7 @@ def kept(data: Any, form: Any, what: str) -> tuple[Callable[[], Any], str]:
 
 
 def _mapped(given: Any) -> tuple[Callable[[], np.memmap], str]:
-    """Returns a function that maps an array into memory, and a hash of its file or content."""
+    """Returns a function that memory-maps an array from a file, and a hash of the file or of the array."""
     file = given.filename if isinstance(given, np.memmap) else None
     if file is not None and given.flags.c_contiguous and not isinstance(given.base, np.ndarray):
         form = {"dtype": given.dtype.str, "shape": given.shape, "offset": given.offset}

@@ -23,9 +23,9 @@ from plimsoll.recipes.recipe import Recipe
 from plimsoll.recipes.registered import names_of
 
 _loaded: dict[str, tuple[dict[str, str], ModuleType]] = {}
-"""SHA-256 of the sources, and module, of each recipe file by its path. A process runs the same code once."""
+"""Hashes of sources and imported module of each recipe file, by its path. A process runs the same code once."""
 _homes: dict[type, ModuleType] = {}
-"""Module with a recipe at its top level, by the recipe's `own_class`, which may be imported from elsewhere."""
+"""Module that has a recipe at its top level, by the recipe's `own_class`: the class may be from another module."""
 _being_imported: set[str] = set()
 
 
@@ -67,7 +67,7 @@ def load(name: str) -> Recipe:
 
 
 def own_class(recipe: Recipe) -> type | None:
-    """Returns the class of the first unregistered part of a recipe, which identifies its file.
+    """Returns the class of a recipe's first part without a registered name. Its module is in the recipe's file.
 
     None if all parts are registered.
     """
@@ -76,8 +76,8 @@ def own_class(recipe: Recipe) -> type | None:
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """Returns the file, name and sources of a recipe for `saved.to_dict`, or name and hashes of code that is in no file
-    (a notebook, a prompt)."""
+    """Returns entries of recipe.json for a user's code: file, name, and hashes of sources. For code that is in no file
+    (a notebook, a prompt) they are name and hashes of code and data."""
     cls = own_class(recipe)
     assert cls is not None, "of registered parts no file is needed"
     module = _homes.get(cls) or sys.modules.get(cls.__module__)
@@ -127,9 +127,9 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def sources(path: Path) -> dict[str, str]:
-    """Returns SHA-256 by relative path: of the file, and of all modules in its folder that it imports.
+    """Returns the SHA-256 of a file and of all modules in its folder that it imports, by relative path.
 
-    The modules are found without running the code. Modules from elsewhere belong to the environment.
+    The modules are found without running the code. Modules from elsewhere are not hashed.
     """
     finder = ModuleFinder(path=[str(path.parent)])
     with as_recipe_error(f"{path.name} cannot be read as Python", path.parent):

@@ -33,10 +33,10 @@ class BatchForm:
     tree: Any
     """Structure of the pytree."""
     spec: Mapping[str, tuple[tuple[int, ...], str]]
-    """Shape of one example and dtype by name, in the order of the tree."""
+    """Shape (of one example) and dtype of each array, by name, in the order of the pytree's leaves."""
 
     def named(self, batch: Any) -> dict[str, Any]:
-        """Returns the leaves of a pytree of this form by their names."""
+        """Returns the leaves of a pytree with this structure, by their names."""
         return dict(zip(self.spec, jax.tree.leaves(batch), strict=True))
 
     def checked(self, batch: Any, examples: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def form_of(batch: Any) -> tuple[BatchForm, int]:
 
     Raises:
         RecipeError: A leaf is no array of numbers.
-        DataError: The first axes of the leaves differ.
+        DataError: The first axes of the leaves differ in size.
     """
     paths, tree = tree_flatten_with_path(shapes_of(batch, "batch"))
     leaves = {keystr(path, simple=True, separator="/") or "batch": leaf for path, leaf in paths}
@@ -132,11 +132,11 @@ class Given:
 
         Raises:
             RecipeError: `init` makes parameters of other shapes or types than planned, or a function is invalid.
-            DataError: The data has other examples than the planned batch.
+            DataError: An example of the data has other arrays than one of the planned batch.
         """
         functions: dict[str, Any] = {"loss": self.loss, "init": init or self._zeros, "data": self._examples}
 
-        # `identity` is a hash of the data; empty if only code determines training or validation data.
+        # `identity` is a hash of the data; empty if training or validation data is known only by its code.
         identity = f"like {self.form.spec}"
         if data is not None:
             functions["data"], identity = kept(data, self.form, "data")
@@ -153,7 +153,7 @@ class Given:
             batch_form=self.form,
             loss_reduction=self.reduction,
             of_data=identity,
-            __module__=getattr(self.loss, "func", self.loss).__module__,  # that of a partial's function
+            __module__=getattr(self.loss, "func", self.loss).__module__,  # for a functools.partial, its function's
         )
         recipe = cls(**{**self.fields, **fields}).composed()
         if init is not None:

@@ -32,9 +32,9 @@ VARIABLE = "PLIMSOLL_CODE"
 MOST_BYTES = 256 * MIB
 """Limit on the bytes of a pickle: the values in it are copied to every process, and into each compiled step."""
 STEPS = 1_000
-"""Number of steps of the schedule in the hash of an optimizer: fixed, because a run may be continued for longer."""
+"""Number of steps given to an optimizer before it is hashed: fixed, because a run may be continued for longer."""
 OPAQUE = "pickle "
-"""Prefix of the hash of data that is known only by its pickle. Two programs may pickle the same data differently."""
+"""Prefix of a hash that is not of data but of its pickle. Two programs may pickle the same data differently."""
 
 _made: dict[str, type[OwnRecipe]] = {}
 """Recipe class in each pickle, by the pickle's key."""
@@ -98,11 +98,11 @@ def from_saved(saved: Mapping[str, Any]) -> Recipe:
 
 
 def require_same(saved: Mapping[str, Any], now: Mapping[str, Any], *, run: Path) -> None:
-    """Raises RecipeError if a run's functions or data differ from those that were given now.
+    """Raises RecipeError if a run's functions or data differ from those of the recipe `now`.
 
     Args:
         saved: Content of the run's recipe.json.
-        now: The recipe that was given, in the same form.
+        now: The current recipe, in the same form.
         run: Folder of the run.
     """
     if not is_pickled(now):
@@ -167,7 +167,7 @@ def _pickled(cls: type[Any]) -> bytes:
     file = io.BytesIO()
     try:
         Pickler(file).dump(cls)
-    except Exception as problem:  # whatever somebody else's object does
+    except Exception as problem:  # pickling a user's object may raise anything
         raise RecipeError(
             f"the functions cannot be handed to the processes that compile and train: {type(problem).__name__}:"
             f" {problem}. They go there as a pickle: leave open files, locks, threads and devices out of what they use,"
@@ -183,8 +183,8 @@ def _pickled(cls: type[Any]) -> bytes:
 
 
 def _fields_of(module: type[Any]) -> dict[str, Any]:
-    """Returns the attributes that an Equinox module's class needs at its creation. The metaclass registers leaves then,
-    but cloudpickle sets attributes only afterwards (equinox 0.13.8)."""
+    """Returns the attributes with which cloudpickle must create an Equinox module's class: the metaclass registers
+    leaves at once, but cloudpickle sets other attributes only afterwards (equinox 0.13.8)."""
     own = vars(module)
     annotations = own.get("__annotations__", {})
     fields = {field.name: field for field in dataclasses.fields(module) if field.name in annotations}

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 NOT_OF_A_LOSS = {"attention_chunk", "layerwise", "ema_bits"}
 """Levers that a user's loss cannot support: they need a built-in model, or a field of the recipe enables them."""
 LOADER_BYTES = 10 * MIB
-"""Bytes of Grain's code and its thread, from the first batch on: 8.7 to 9.2 MiB with five recipes (notes, "A recipe
-of the user's own")."""
+"""Host memory in bytes that Grain's code and thread take from the first batch on: 8.7 to 9.2 MiB with five recipes
+(notes, "A recipe of the user's own")."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class OwnRecipe(Length):
     batch_form: ClassVar[Any] = None
     """`functions.BatchForm` of the batch that `plimsoll.plan` was given; None for dicts of arrays."""
     loss_reduction: ClassVar[str] = "sum"
-    """Result of the loss: "sum" (and weight) or "mean"."""
+    """Result of the loss: "sum" for a sum and its weight, "mean" for a mean over examples."""
 
     ema_decay: Share = 0.0
     """Decay per step of an exponential moving average (EMA) of the weights, like 0.999. If set, evaluation and sampling
@@ -101,7 +101,7 @@ class OwnRecipe(Length):
 
         Returns:
             Any pytree of floating-point arrays, all of which are trained. Or a dict {"trainable": ..., "frozen": ...,
-            "state": ...} of pytrees, of which only the first is trained. Either of the others may be left out.
+            "state": ...} of pytrees. Only "trainable" is trained; "frozen" and "state" may be left out.
         """
 
     @abstractmethod
@@ -109,8 +109,8 @@ class OwnRecipe(Length):
         """Returns the loss of a batch as a sum over its examples and a weight; training minimises total / weight.
 
         A subclass may add parameters with these names: `keys` (one JAX random key per example), `train` (False during
-        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (the
-        "state" that `init`, or the loss in the step before, returned, like the statistics of batch norm).
+        evaluation), `compute` (settings of the plan, like `compute.precision` and `compute.remat`), and `state` (that
+        `init`, or the loss of the previous step, returned, like the statistics of batch norm).
 
         Args:
             params: Parameters, as `init` returns them.
@@ -154,7 +154,7 @@ class OwnRecipe(Length):
 
     @property
     def normalised_together(self) -> int:
-        """Examples that the model looks at together; 1 if the loss is a sum over examples."""
+        """Number of examples that share statistics, like those of batch norm; 1 if the loss is a sum over examples."""
         if STATE not in taken(self.loss, called=self.called):
             if self.norm_group is not None:
                 raise RecipeError(
@@ -411,12 +411,12 @@ def recipe(
     functions = {"init": init, "loss": loss, "data": data}
     if validation_data is not None:
         functions["validation_data"] = validation_data
-    module = sys._getframe(1).f_globals["__name__"]  # the caller's
+    module = sys._getframe(1).f_globals["__name__"]  # the caller's module
     return class_of(functions, optimizer, supported, __module__=module)(**options).composed()
 
 
 def class_of(functions: Mapping[str, Any], optimizer: Any, supported: Sequence[str], **members: Any) -> type[OwnRecipe]:
-    """Returns a subclass of `OwnRecipe` with these functions, which it keeps when fields are replaced.
+    """Returns a subclass of `OwnRecipe` with these functions as methods, so replacing fields keeps them.
 
     Raises:
         RecipeError: An argument is not a function, or a name in `supported` is unknown.

@@ -27,7 +27,7 @@ from plimsoll.recipes.own.user_code import taken
 from plimsoll.types import COUNTED, STATE, Batch, Compute, LossSum, Metrics, Params
 
 PARTS = {"trainable", "frozen", STATE}
-"""Keys of a dict of parameters that are not all trained."""
+"""Keys of the dict that `init` returns if not all of its arrays are trained."""
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 NUMBERS = (*ARRAYS, bool, int, float)
@@ -77,7 +77,7 @@ class GivenTask:
         def sums_of(examples: Batch, keys: Array) -> Metrics:
             return self._sums(given, params.get(STATE), examples, keys, train=train)
 
-        # Calls the loss on single examples if some only fill the batch up, else on those that are normalised together.
+        # Calls the loss on single examples if some only fill the batch up, else on `norm_group` examples at a time.
         together = len(keys)
         if counted is not None:
             together = 1
@@ -134,7 +134,7 @@ class GivenTask:
         return LossSum(*(jnp.asarray(part, jnp.float32) for part in pair))
 
     def _next_state(self, returned: Any, before: Any) -> Any:
-        """Returns the state that the loss returned, without gradients, for a sum over groups of examples."""
+        """Returns the loss's next state without gradients, floats as float32, to be summed over groups."""
         shapes = in_words(returned)
         expected = in_words(before)
         if shapes != expected:
@@ -164,8 +164,8 @@ class GivenTask:
                 if not isinstance(leaf, ARRAYS) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                     raise RecipeError(
                         f"init of {self.called} returns {described(leaf)} at {place}: only arrays are trained and"
-                        " saved. Make a number one with jnp.float32(...); take random keys from the `keys` of the loss,"
-                        f" one for each example, so that no plan changes what is drawn; {NO_ARRAY}"
+                        " saved. Turn a number into an array by jnp.float32(...); take random keys from the `keys` of"
+                        f" the loss, one for each example, so that no plan changes what is drawn; {NO_ARRAY}"
                     )
                 if name == "trainable" and not jnp.issubdtype(leaf.dtype, jnp.floating):
                     raise RecipeError(
@@ -210,7 +210,7 @@ def in_words(tree: Any) -> str:
 
 
 TOLERANCE = 1e-3
-"""Largest relative difference of the loss of two examples from the sum of their losses: float32 sums vary by order."""
+"""Largest relative difference of the loss of two examples from the sum of their losses: float32 sums are inexact."""
 
 
 def require_sound(recipe: Any, batch: Batch, *, params: Params | None = None) -> None:

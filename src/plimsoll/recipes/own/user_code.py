@@ -1,4 +1,4 @@
-"""User code: the arguments of a loss, and errors, which show only lines of the user's own files."""
+"""User code: checks of a loss's arguments, and errors that show only lines of the user's own files."""
 
 import contextlib
 import inspect
@@ -28,7 +28,7 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 
 @contextlib.contextmanager
 def as_recipe_error(what: str, folder: Path) -> Iterator[None]:
-    """Turns exceptions of the user's code in `folder` into RecipeError: `what`, the error, and the user's lines.
+    """Turns exceptions of user code in `folder` into RecipeError, with `what`, the error, and the lines of user code.
 
     Output of the code goes to standard error: standard output may be one JSON object.
     """
@@ -81,7 +81,7 @@ def is_users(path: Path, folder: Path) -> bool:
 
 
 def is_library(path: Path) -> bool:
-    """Returns True if a path is in an environment, in Python itself, or in this package."""
+    """Returns True if a path is in site-packages, in Python's standard library, or in this package."""
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
     return is_installed or path.is_relative_to(_PACKAGE) or path.is_relative_to(_PYTHON)
 

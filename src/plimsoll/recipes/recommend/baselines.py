@@ -54,7 +54,7 @@ class Baselines:
         firsts = interactions.offsets[:-1]
         lengths = (interactions.offsets[1:] if split is None else interactions.ends[split]) - firsts
         self._counted, self._starts = beginnings(interactions.sequences, firsts, lengths)
-        """Ids of counted items, user by user, and the index of each user's first one. Each user has at least one."""
+        """Ids of counted items, user by user, and the index of each user's first id. Each user has at least one."""
         self.popularity: Int64[np.ndarray, " items_and_1"] = np.bincount(self._counted, minlength=self._size)
 
     def scores(self, name: str, histories: Sequence[np.ndarray]) -> Float32[np.ndarray, "users items_and_1"]:
@@ -75,7 +75,7 @@ class Baselines:
 
     @cached_property
     def cosines(self) -> Sparse:
-        """Sparse cosines between items, none of an item with itself: (items + 1, items + 1), float32."""
+        """Cosines between different items: sparse (items + 1, items + 1), float32."""
         # Sparse matrix (users, items + 1) with 1 at each item that a user took. Column 0 is padding.
         ones = np.ones(len(self._counted), np.float32)
         parts = ones, self._counted.copy(), self._starts.copy()  # SciPy sorts its arguments in place
@@ -83,7 +83,7 @@ class Baselines:
         taken.sum_duplicates()
         taken.data[:] = 1
 
-        # Products of columns of unit length are the cosines. They are computed for some items at a time.
+        # Products of columns of unit length are the cosines, here of `ROWS_TOGETHER` items at a time with all items.
         often = np.asarray(taken.sum(axis=0)).ravel()
         columns = (taken @ sparse.diags_array(1 / np.sqrt(np.maximum(often, 1)))).astype(np.float32).tocsr()
         rows = columns.T.tocsr()
@@ -94,7 +94,7 @@ class Baselines:
             together = items[first : first + ROWS_TOGETHER]
             blocks.append(_nearest(rows[together] @ columns, together, most=most))
 
-        # Moves each row to the index of its item.
+        # Moves each row of cosines to the row index that is its item's id.
         places = np.ones(len(items), np.float32), (items, np.arange(len(items)))
         return sparse.coo_matrix(places, shape=(self._size, len(items))).tocsr() @ sparse.vstack(blocks).tocsr()
 
@@ -109,7 +109,10 @@ class Baselines:
         return counts.tocsr()  # adds up repeated pairs
 
     def _weights(self, histories: Sequence[np.ndarray], *, recent: int | None) -> Sparse:
-        """Returns item weights, (histories, items + 1): 1; with `recent`, 1, 0.5, ... from the newest item back."""
+        """Returns weights of the items of each history, sparse (histories, items + 1).
+
+        Without `recent` all weigh 1. Else only the `recent` newest count: 1, 0.5, ... from the newest item back.
+        """
         histories = [items if recent is None else items[-recent:] for items in histories]
         lengths = [len(items) for items in histories]
         age = np.concatenate([np.arange(length)[::-1] for length in lengths])

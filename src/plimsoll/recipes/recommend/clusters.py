@@ -42,13 +42,13 @@ def clustered(
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     means = MiniBatchKMeans(clusters, random_state=seed % 2**32, batch_size=max(1024, 4 * clusters))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about equal points: clusters without members are not counted
+        warnings.simplefilter("ignore")  # about equal points: clusters may be empty, and are then left out
         labels = means.fit_predict(directions)
     return _without_large(labels, directions, largest or TIMES_MEAN * ceil(items / clusters))
 
 
 def _without_large(labels: np.ndarray, directions: np.ndarray, most: int) -> np.ndarray:
-    """Returns the clusters, those above `most` items halved at the median along their direction of largest variance."""
+    """Returns each item's cluster after halving clusters above `most` items, at the median along their main axis."""
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     whole = []
     while members:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from plimsoll.recipes.recommend.rows import TrainingRows
 
 PLANNED_ITEMS = 3_260
-"""Number of items that a plan assumes without a data set: that of MovieLens-1M in the published port."""
+"""Number of items that a plan assumes without a data set: that of MovieLens-1M in the Flax port of EfficientIDs."""
 READER_BYTES = 6 * MIB
-"""Host memory in bytes of the reader beside the data set and batches: NumPy's generators and small arrays."""
+"""Host memory in bytes of NumPy's generators and small arrays, in addition to the data set and batches."""
 UNEVEN = 2
 """Size of the largest cluster that a plan assumes without a data set, as a multiple of the mean size."""
 
@@ -55,7 +55,7 @@ class Interactions(Data):
 
     @cached_property
     def interactions(self) -> Folder:
-        """The opened data set."""
+        """The data set in the folder `data`."""
         from plimsoll.recipes.recommend.interactions import Interactions as Folder
 
         return Folder(self.data)
@@ -90,8 +90,8 @@ class Interactions(Data):
             data = self.interactions
             if self.num_items not in (None, data.items):
                 raise RecipeError(
-                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}:"
-                    " leave it out"
+                    f"--num-items {self.num_items:,} is for planning without data, and {self.data} has {data.items:,}"
+                    " items: leave it out"
                 )
             items = data.items
             clusters = data.clusters
@@ -110,7 +110,7 @@ class Interactions(Data):
         )
 
     def memory(self, prepared: Prepared | None, reading: Reading, *, prefetch: int) -> HostMemory:
-        """Returns the bytes of the reader, the batches and, if one is named, the data set."""
+        """Returns the host bytes of the data set (0 without --data), the batches, and small arrays."""
         held = self.rows.held_bytes() if self.data else 0
         return HostMemory(
             bytes=READER_BYTES + held + self.in_flight(reading, prefetch),
@@ -164,7 +164,7 @@ class Interactions(Data):
 
 
 def history_of(recipe: Recipe, run: str, text: str) -> dict[str, list[int]]:
-    """Returns the `history` for `rank.rank`, as ids of the data set.
+    """Returns `{"history": ids}` for the request of `rank.rank`, from names of items.
 
     Args:
         recipe: Recipe of the run.

@@ -12,7 +12,7 @@ from jaxtyping import Float32, Int32, Int64
 
 _RANDOM = 31
 _START = 32
-"""Numbers of the random streams of a seed: `_RANDOM` for random entries, `_START` for the solver's start vector."""
+"""Numbers that, with the seed, select the random streams for random entries and for the solver's start vector."""
 
 
 def factorised(

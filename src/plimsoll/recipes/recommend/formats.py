@@ -53,14 +53,14 @@ def form_of(options: RecommendSet, path: Path) -> Form:
         if is_sure:
             return form
     raise DataError(
-        f"{path} has no form that its first {len(lines):,} lines tell for sure; it begins with"
+        f"{path} has no format that is certain from its first {len(lines):,} lines; it begins with"
         f" {lines[0].strip()[:200]!r}. Say which it is with --format {', '.join(get_args(Form))}; csv needs"
         " --user-column and --item-column too, and --time-column if it has times"
     )
 
 
 def _signs(lines: list[str]) -> dict[Form, bool]:
-    """Returns, for each format, True if these first lines of a file certainly have it."""
+    """Returns, for each format, True if the first lines of a file are certainly in that format."""
     header, _ = header_of(lines[0])
     words = [line.split() for line in lines]
     users = {fields[0] for fields in words}
@@ -93,7 +93,7 @@ def rows(options: RecommendSet, path: Path, form: Form) -> Iterator[Row]:
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:
-    """Returns a time or a rating. A date becomes seconds, in UTC if it has no time zone."""
+    """Returns a time or rating as a number. A date becomes seconds; without a time zone it is in UTC."""
     try:
         number = float(text)
     except ValueError:

@@ -79,7 +79,7 @@ class Interactions:
 
     @property
     def catalogue(self) -> list[Path]:
-        """Files that define the meaning of item and cluster numbers."""
+        """Files that assign an item to each id, and a cluster to each item."""
         return [self.folder / ITEMS, self.folder / CLUSTERS]
 
     @cached_property
@@ -89,9 +89,9 @@ class Interactions:
 
     @cached_property
     def ends(self) -> dict[Split, Int64[np.ndarray, " users"]]:
-        """Exclusive end of each user's history, as an index of `sequences`, by split.
+        """Exclusive end of each user's history in `sequences`, for each split.
 
-        For validation and test the item at this index is held out, if the user is one of the `evaluated`.
+        For validation and test, the item at this index is the held-out item of an `evaluated` user.
         """
         ends = self.offsets[1:]
         is_evaluated = np.diff(self.offsets) >= LEAST_EVALUATED
@@ -108,7 +108,7 @@ class Interactions:
 
     @cached_property
     def cluster_of(self) -> Int32[np.ndarray, " items_and_1"]:
-        """Cluster of each id, from 0 to `clusters` - 1; -1 for padding. No cluster is empty."""
+        """Cluster of each item id, from 0 to `clusters` - 1; -1 for padding. No cluster is empty."""
         return loaded(self.folder / CLUSTERS)
 
     @cached_property
@@ -161,7 +161,7 @@ def write_interactions(
     embeddings: Float32[np.ndarray, "items_and_1 width"] | None,
     about: Mapping[str, Any],
 ) -> int:
-    """Writes the folder, with the sizes and `about` in meta.json, and returns the folder's size in bytes."""
+    """Writes the folder, and returns its size in bytes. meta.json gets the sizes, `made_with` and `about`."""
     arrays = {OFFSETS: offsets.astype(np.int64), SEQUENCES: sequences, CLUSTERS: cluster_of}
     if embeddings is not None:
         arrays[EMBEDDINGS] = embeddings

@@ -1,7 +1,7 @@
 """Readers of a history of item vectors: a small trained transformer, or a published language model.
 
-A `Side` is a small transformer beside a published model. All are causal, and have no item table. Readers map (batch,
-length, width) to the same shape. Histories are padded on the right, which causal attention ignores.
+A `Side` is a small transformer beside a published model. All are causal, and contain no item table. Readers map (batch,
+length, width) to the same shape. Histories are padded on the right, where causal attention does not look.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ class SmallReader:
         return {name: part for name, part in self.decoder.init(key).items() if name in ("blocks", "norm")}
 
     def hidden(self, params: dict, x: Vectors, keys: Array | None) -> Vectors:
-        """Returns the output for each position. `keys` has one key per example if dropout is on."""
+        """Returns the output for each position. `keys` has a PRNG key per example; None turns dropout off."""
         places = self.decoder.places(x.shape[1])
 
         def one_block(x: Array, numbered: Any) -> Array:
@@ -53,7 +53,7 @@ class SmallReader:
 
 
 class PublishedReader:
-    """Published language model without token embeddings. `init` returns placeholders (`blank`) for its weights."""
+    """Published language model without token embeddings. `init` returns placeholders: weights are loaded."""
 
     unrolls = False
 
@@ -73,10 +73,10 @@ class PublishedReader:
 class Side:
     """Small transformer that is trained beside a frozen language model.
 
-    Its input is the items' rows plus a projection of the language model's output. The projection begins as zero: at the
-    start this is a `SmallReader` without a language model. A frozen model alone loses the items: its layers add vectors
-    many times as long as its input, and no trained weight can change that. Sung et al. 2022 (ladder side-tuning,
-    https://arxiv.org/abs/2206.06522).
+    Its input is the items' table rows plus a projection of the language model's output. The projection begins as zero:
+    at the start this is a `SmallReader` without a language model. A frozen model alone loses the items: its layers add
+    vectors many times as long as its input, and no trained weight can change that. Sung et al. 2022 (ladder
+    side-tuning, https://arxiv.org/abs/2206.06522).
     """
 
     def __init__(self, shape: DecoderShape, compute: Compute, *, width: int, dropout: float) -> None:
@@ -98,7 +98,7 @@ class Side:
             params: Parameters, as `init` returns them.
             rows: Rows of the item table, (batch, length, item_width).
             said: The language model's output, (batch, length, width).
-            keys: One key per example if dropout is on.
+            keys: A PRNG key per example; None turns dropout off.
         """
         said = dropped(said, keys, self.reader.decoder.shape.layers + 2, share=self.dropout)
         x = rows + dot(said, params["said"]["kernel"], self.compute)
@@ -106,7 +106,7 @@ class Side:
 
 
 Reader = SmallReader | PublishedReader
-"""Reader with blocks and a final norm, which are not trained if its `frozen` is True."""
+"""Reader without embeddings: blocks and a final norm, which are not trained if `frozen` is True."""
 
 
 def with_weights(params: Params, folder: Path, shape: DecoderShape) -> Params:

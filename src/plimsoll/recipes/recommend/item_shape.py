@@ -1,4 +1,4 @@
-"""Sizes of a model of items. Imports no JAX, because recipes use it.
+"""Sizes of item table, adapter and softmax. Imports no JAX, because recipes use it.
 
 Items are numbered from 1, as in recipes/recommend/interactions.py; row 0 of every table is padding.
 """
@@ -13,9 +13,9 @@ EARLIER = "earlier"
 
 @dataclass(frozen=True, kw_only=True)
 class ItemShape:
-    """Sizes of a model.
+    """Sizes of an item table and its adapter.
 
-    An item is a row of `item_width` numbers; an adapter maps it to the `width` of the language model.
+    An item is a table row of `item_width` numbers; an adapter maps it to the `width` of the language model.
     """
 
     items: int
@@ -25,12 +25,12 @@ class ItemShape:
     """Width of the adapter's hidden layer; 0 for no adapter: `item_width` must then equal `width`."""
     width: int
     two_level: bool = True
-    """True if a cluster is predicted, and then an item in it."""
+    """True if the softmax has two levels: over clusters, then over the items of one."""
     clusters: int = 1
     largest_cluster: int = 1
     """Number of items in the largest cluster."""
     direct: bool = False
-    """True if the output is compared with rows of the item table: the adapter then serves only the model's input."""
+    """True if the output is compared with rows of the item table: the adapter is then used for the input only."""
     dropout: float = 0.0
     """Dropout rate of the language model's input."""
 

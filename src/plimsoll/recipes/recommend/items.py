@@ -29,11 +29,11 @@ ROW_LENGTH = 0.8
 """Length to which an initial row from an embedding is scaled. The reader normalises its output, so the likeliest items
 then start some nats above the others."""
 NO_ITEM = 0
-"""Id in the empty places of the table of clusters' members: that of padding."""
+"""Id of padding, which fills the table of clusters' members where a cluster has fewer than the largest."""
 
 
 def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) -> dict[str, Array]:
-    """Returns device arrays: each item's cluster, its index among the cluster's members, and each cluster's members.
+    """Returns device arrays: each item's `cluster`, its `place` among the members, and each cluster's `members`.
 
     `cluster_of` has the cluster of each id, and -1 for padding.
     """
@@ -51,7 +51,7 @@ def members_of(cluster_of: Int[np.ndarray, " items_and_1"], shape: ItemShape) ->
 
 
 class Items:
-    """Pure functions of the trained parameters `items`, `adapter` and `clusters`, and the fixed tables of clusters."""
+    """Pure functions of the parameters `items`, `adapter` and `clusters`, and of the arrays from `members_of`."""
 
     def __init__(self, shape: ItemShape, compute: Compute) -> None:
         self.shape = shape
@@ -87,7 +87,7 @@ class Items:
         return self._adapted(params, self.rows(params, ids))
 
     def vectors(self, params: dict) -> dict[str, Float[Array, "_ width"]]:
-        """Returns the vectors that outputs are compared with: those of all items, with row 0, and of the clusters."""
+        """Returns the vectors that outputs are compared with: of all items (row 0 is padding), and of the clusters."""
         parts = ["items", "clusters"] if self.shape.two_level else ["items"]
         tables = {part: params[part]["embedding"].astype(jnp.float32) for part in parts}
         if self.shape.direct:
@@ -97,7 +97,7 @@ class Items:
     def nats(
         self, hidden: Float[Array, "tokens width"], vectors: dict, items: Int[Array, " tokens"], fixed: dict
     ) -> Float[Array, ""]:
-        """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`, as `rule` of `chunked_sum`."""
+        """Returns the sum of `-log p(item)` over tokens whose item is not `IGNORE`: the `rule` for `chunked_sum`."""
         is_counted = items != IGNORE
         if not self.shape.two_level:
             labels = jnp.where(is_counted, items - 1, IGNORE)

@@ -1,6 +1,6 @@
 """Rows of a file as users' sequences: sorted by time, without repeats, and without rare users and items.
 
-A row takes 16 bytes here (user, item and time), and about 60 while it is sorted.
+A row takes 16 bytes in memory (user, item and time), and about 60 during sorting.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from plimsoll.recipes.recommend.formats import Row
 
 @dataclass(frozen=True)
 class Log:
-    """Interactions as arrays. Users and items are numbers from 0, in the order of their first row."""
+    """Interactions as arrays. Users and items are numbered from 0, in the order in which the file first names them."""
 
     users: Int32[np.ndarray, " rows"]
     items: Int32[np.ndarray, " rows"]
     times: Float64[np.ndarray, " rows"]
     originals: list[str]
-    """Name in the file of each item, by its number."""
+    """Names of the items in the file, by number."""
 
     def __len__(self) -> int:
         return len(self.users)
@@ -34,7 +34,7 @@ class Log:
 
 
 def collect(rows: Iterable[Row], *, min_rating: float | None) -> tuple[Log, dict[str, int]]:
-    """Returns all rows except those with a low rating, and counts of rows, users, items and low ratings."""
+    """Returns the rows without low ratings, and the numbers of their users and items, all rows, and low ratings."""
     user_numbers: dict[str, int] = {}
     item_numbers: dict[str, int] = {}
     users, items, times = array("i"), array("i"), array("d")

@@ -44,7 +44,7 @@ LEVERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Items(Model):
-    """Item table and adapter around a causal language model, under a softmax of two levels or one."""
+    """Item table and adapter around a causal language model, with a softmax of one level or two."""
 
     name = "items"
     reads = ItemSpec
@@ -134,7 +134,7 @@ class Items(Model):
         return small_shape(self.item_width(spec), layers=self.side_layers)
 
     def shape(self, spec: ItemSpec) -> ItemShape:
-        """Returns the sizes of the model of items."""
+        """Returns the sizes of item table, adapter and softmax."""
         published, item_width = self.published, self.item_width(spec)
         width = self.reader_shape(spec).width if published is None else published.width
         usual_inner = 0 if width == item_width else 4 * item_width
@@ -175,7 +175,7 @@ class Items(Model):
         from plimsoll.recipes.recommend.item_reader import with_weights
         from plimsoll.recipes.recommend.items import with_clusters, with_items
 
-        # Items begin with the data's embeddings, if these have the same width.
+        # Items begin with the data's embeddings, if these are as wide as the item table.
         interactions = data.interactions
         shape = self.shape(spec)
         rows = interactions.embeddings() if spec.embedding_size == shape.item_width else None
@@ -206,7 +206,7 @@ class Items(Model):
         if published is not None:
             from plimsoll.models.pretrained.safetensors_folder import checked
 
-            # Refuses pickles, absent files, and tensors of another shape before planning.
+            # Before planning, refuses pickled weights, missing files, and tensors of another shape.
             checked(find_folder(self.pretrained), published)
         elif self.item_width(spec) != spec.embedding_size:
             say(f"items begin at random: the data has no embeddings of {self.item_width(spec)} numbers")
@@ -216,7 +216,7 @@ class Items(Model):
         require_same(self.pretrained, facts, self._facts())
 
     def _facts(self) -> Facts:
-        """Returns facts about the shape of the language model."""
+        """Returns the sizes of the language model, which may not change within a run."""
         shape = {} if self.published is None else vars(self.published)
         return Facts(options={f"{name} of the language model": str(value) for name, value in shape.items()})
 

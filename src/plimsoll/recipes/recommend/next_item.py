@@ -50,7 +50,7 @@ class NextItem:
         return {"trainable": trainable} | ({"frozen": frozen} if frozen else {})
 
     def stored(self, frozen: dict, bits: FrozenBits) -> dict:
-        """Returns frozen weights stored in `bits` bits; placeholders for a published model (`types.StoresFrozen`)."""
+        """Returns frozen weights stored in `bits` bits, with placeholders for a published model's weights."""
         if not self.reader.frozen:
             return stored(frozen, bits)
         return frozen | {"model": blank_kept(frozen["model"], bits)}
@@ -58,7 +58,7 @@ class NextItem:
     def hidden(
         self, params: Params, ids: Int[Array, "batch length"], keys: Array | None = None
     ) -> Float[Array, "batch length out"]:
-        """Returns the output at each item, as wide as the vectors that it is compared with."""
+        """Returns the output for each item of the histories, to be compared with `Items.vectors`."""
         trainable, model = params["trainable"], params["frozen" if self.reader.frozen else "trainable"]["model"]
         x = self.items.entered(trainable, ids)
         if self.side is not None:
@@ -104,7 +104,7 @@ class NextItem:
         return self.items.log_probabilities(hidden, vectors, fixed)
 
     def _evaluated(self, params: Params, batch: Batch) -> tuple[LossSum, None, Metrics]:
-        """Returns the nats of the last item of each row, and metrics of its rank among the items not taken before.
+        """Returns the loss in nats of each row's last item, and metrics of its rank among items not in the history.
 
         Ties count against the last item.
         """
@@ -129,7 +129,7 @@ class NextItem:
 
 
 def next_item(model: ItemModel, spec: ItemSpec, compute: Compute) -> NextItem:
-    """Returns model and loss with a small transformer, a published model, or both if the published model is frozen."""
+    """Returns the model and loss of a small transformer, of a published model, or of a frozen one with a `Side`."""
     shape = model.shape(spec)
     dropout = model.dropout
     published = model.published

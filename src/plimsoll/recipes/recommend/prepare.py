@@ -23,7 +23,7 @@ from plimsoll.recipes.recommend.prepare_options import Form, RecommendOptions, R
 
 
 def build(options: RecommendSet, out: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Writes the folder `out`, and returns the answer of `prepare --json`."""
+    """Writes the folder `out`, and returns the object that `prepare --json` prints."""
     # Checks options before any file is read.
     started = time.perf_counter()
     path = Path(options.interactions).expanduser()
@@ -90,7 +90,7 @@ def make(options: RecommendOptions) -> dict[str, Any]:
 
 
 def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str, int]]:
-    """Returns the interactions that the options keep, user by user in the order of time, and counts of the others."""
+    """Returns interactions to keep, user by user in the order of time, and counts of those read and those left out."""
     log, counts = collect(rows(options, path, form), min_rating=options.min_rating)
     log = sorted_by_time(log)
     repeats = 0
@@ -113,7 +113,7 @@ def _kept(options: RecommendSet, path: Path, form: Form) -> tuple[Log, dict[str,
 def _learned_from_training(
     options: RecommendSet, sequences: np.ndarray, offsets: np.ndarray, *, items: int, clusters: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns clusters and embeddings, from training interactions only."""
+    """Returns each id's cluster and embedding (None if not requested), from training interactions only."""
     lengths = np.diff(offsets)
     trained = lengths - 2 * (lengths >= LEAST_EVALUATED)
     seen, starts = beginnings(sequences, offsets[:-1], trained)

@@ -22,13 +22,13 @@ from plimsoll.units import MIB
 
 SPLITS: tuple[HeldOut, ...] = ("validation", "test")
 BLOCK_BYTES = 32 * MIB
-"""Limit on the bytes of a block's scores. A softmax of two levels briefly needs a few times as many."""
+"""Limit on the bytes of scores for a block of users. A softmax of two levels briefly needs a few times as many."""
 MOST_USERS = 256
-"""Most users of a block. It bounds the memory of a large model that reads their histories."""
+"""Most users of a block, which bounds the activations of a large model that reads their histories."""
 SHOWN_USERS = 3
 SHOWN_ITEMS = 5
 SHOWN_HISTORY = 6
-"""Numbers of users in a report, of items ranked for each user, and of a history's last items that it names."""
+"""Numbers shown in a report: of users, of items ranked for each user, and of the newest items of a history."""
 
 Scorer = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Function from histories of users, oldest item first, to log-probabilities of all items (users, items + 1)."""
@@ -43,8 +43,8 @@ def evaluate(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
             averaging, too).
 
     Returns:
-        `validation` and `test`: metrics of the model's scores mixed with item counts. `model`: the same two of the
-        model alone; `raw`: with weights that are not averaged. `baselines`: the same two of each baseline.
+        `validation` and `test`: metrics of the model's probabilities mixed with those of baselines (`mixture`). `model`
+        has both splits for the model alone, `raw` for its weights without averaging, `baselines` for each baseline.
     """
     data = _data(trained).interactions
     keep_seen = bool(request.get("keep_seen"))
@@ -120,7 +120,7 @@ def rank(trained: TrainedRun, request: Mapping[str, Any]) -> dict[str, Any]:
 def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str, Any]]:
     """Returns the ranked next items of the first test users, and the item that each really took.
 
-    `place` is the rank, from 1, of the item really taken among those that the user had not taken before.
+    `place` is the rank, from 1, of the item really taken. Items that the user took before are not ranked.
     """
     length = _data(trained).seq_len
     data = _data(trained).interactions
@@ -146,7 +146,7 @@ def next_of_users(trained: TrainedRun, *, users: int, top: int) -> list[dict[str
 
 
 def shown(trained: TrainedRun) -> list[dict[str, Any]]:
-    """Returns the exhibits of a report: the ranked next items of the first test users."""
+    """Returns tables for the report: the ranked next items of the first test users."""
     exhibits = []
     for number, user in enumerate(next_of_users(trained, users=SHOWN_USERS, top=SHOWN_ITEMS), start=1):
         taken = user["taken"]
@@ -176,5 +176,5 @@ def shown(trained: TrainedRun) -> list[dict[str, Any]]:
 
 def _data(trained: TrainedRun) -> Interactions:
     """Returns the run's data, after a check that it is present and unchanged."""
-    _ = trained.data  # raises if the data is missing or another
+    _ = trained.data  # raises if the data is missing or has changed
     return trained.recipe.data

@@ -44,7 +44,7 @@ def best(scores: Float[np.ndarray, " items_and_1"], count: int) -> list[int]:
 
 
 def metrics_of(ranks: Int[np.ndarray, " users"]) -> dict[str, float]:
-    """Returns the means of hits and NDCG at each of `CUTS` and of reciprocal ranks (of `rank + 1`), and `users`."""
+    """Returns hit rate and NDCG at each cutoff of `CUTS`, the mean of 1 / (rank + 1), and the number of `users`."""
     users = len(ranks)
     gains = 1 / np.log2(ranks + 2.0)
     hits = {f"hr@{cut}": float((ranks < cut).sum()) / users for cut in CUTS}

@@ -1,7 +1,7 @@
 """Training batches of interactions: rows of `length + 1` ids, padded on the right, in another order each epoch.
 
-A user is a row, or several if the items do not fit into one: each then begins with the last item of the row before. So
-every item of a user except the first is a label exactly once per epoch. Users with a single training item have nothing
+A user's items fill one row, or several rows that each begin with the last item of the row before. So every item of a
+user except the first is a label exactly once per epoch. Users with a single training item have nothing
 to predict, and no row.
 """
 
@@ -22,7 +22,7 @@ except the first."""
 
 
 class TrainingRows(Sequence[np.ndarray]):
-    """Unpadded rows by index, in the order of users. A row takes 12 bytes, besides the arrays of `interactions`."""
+    """Unpadded rows by index, in the order of users. Each takes 12 bytes, in addition to the data set."""
 
     def __init__(self, interactions: Interactions, *, length: int) -> None:
         self.interactions = interactions
@@ -52,7 +52,7 @@ class TrainingRows(Sequence[np.ndarray]):
         return self.interactions.sequences[first : first + self._sizes[index]]
 
     def held_bytes(self) -> int:
-        """Returns the bytes of rows and data set, mapped or in memory, without the items' names and embeddings."""
+        """Returns the bytes of rows, row order, and data set (memory-mapped or not) without names and embeddings."""
         data = self.interactions
         of_data = 4 * len(data) + data.offsets.nbytes + 4 * (data.items + 1)
         return of_data + self._firsts.nbytes + self._sizes.nbytes + order_bytes(len(self))
@@ -72,7 +72,7 @@ def interaction_loader(rows: TrainingRows, *, batch_size: int, seed: int, prefet
 
 
 def padded(histories: Sequence[Int32[np.ndarray, " items"]], *, length: int) -> Int32[np.ndarray, "users length"]:
-    """Returns the last `length` items of each history, padded on the right."""
+    """Returns the newest `length` items of each history as a batch, padded on the right."""
     rows = np.zeros((len(histories), length), np.int32)
     for row, items in zip(rows, histories, strict=True):
         last = items[-length:]

@@ -17,7 +17,7 @@ REMARKS = {
     "items_dropped": "items with too few",
     "users_only_trained_on": "users with fewer than three, who are trained on and not evaluated",
 }
-"""Words for the counts of `prepare`. Counts of 0 are not printed."""
+"""Phrases that `prepare` prints after these counts. Counts of 0 are not printed."""
 
 
 def prepared_text(answer: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def ranking_text(answer: Mapping[str, Any]) -> str:
 
 
 def recommendation_tables(answer: Mapping[str, Any]) -> str:
-    """Returns tables for validation and test: the run, with the baselines below it."""
+    """Returns tables for validation and test, with a row for the run and, below it, rows for the baselines."""
     kept = "kept" if answer["keep_seen"] else "left out"
     lines = [
         f"{answer['run']} at step {answer['step']:,}: all items ranked, those already seen {kept}, ties count against."
