@@ -20,7 +20,7 @@ DTYPES: Mapping[str, str] = {
 }
 """Names and types of the arrays of a batch, all of shape (rows, tokens)."""
 PACKED = 160
-"""Bytes per document of a group, while the group is packed into rows and read."""
+"""Host bytes that a group takes for each of its documents, while it is packed into rows and read."""
 READ = 7 * MIB
 """Bytes of Grain's and NumPy's code that the first batch loads (see `loader_bytes.READ_FROM_CACHE`)."""
 
