@@ -4,7 +4,7 @@
     permuted(read, count, batch_size=64, seed=7, prefetch=2, facts={"examples": count})
 
 Grain prefetches batches, and tracks the position after the last consumed batch. NumPy permutes the examples of an
-epoch, because Grain's `shuffle` takes 9 to 30 us per example. It also omits one of 65,537 or 262,145 examples, and
+epoch, because Grain's `shuffle` takes 9 to 30 us per example. Of 65,537 or 262,145 examples it also omits one, and
 repeats another.
 """
 

@@ -2,7 +2,7 @@
 
 optax returns updates, which are as large as the parameters. A leaf's temporaries are several times its size if its
 state must be decoded first. `InPlace` is an optax transformation with a third function, `apply`, that returns the new
-parameters instead of updates. `over_pieces` is its loop.
+parameters instead of updates. `over_pieces` is the loop of `apply`.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Packs documents into rows (training sequences of one length) by best fit, longest document first.
 
-Groups of thousands of documents are packed together. At worst, one row of each group stays half empty, and rows with a
-document longer than half a row leave room because no short document remains.
+Groups of thousands of documents are packed together. At worst, one row of each group stays half empty. Rows with a
+document longer than half a row may also leave room, if no short document remains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Arrays of a batch, and host memory of the loader in rows.py. Planning imports this file to avoid importing Grain."""
+"""Names the arrays of a batch, and predicts the host memory of the loader in rows.py.
+
+Planning imports this file to avoid importing Grain.
+"""
 
 from __future__ import annotations
 
