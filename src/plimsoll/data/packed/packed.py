@@ -166,7 +166,7 @@ class Packed:
 
     @cached_property
     def _paths(self) -> dict[str, list[str]]:
-        """Path of each shard's file, by file name. Paths are strings: a `Path` takes longer than opening a file."""
+        """Path of each shard's file, by file name. As strings: building a `Path` takes longer than opening a file."""
         shards = range(len(self.shards))
         return {name: [str(self.path(shard, name)) for shard in shards] for name in (TOKENS, VALIDATION)}
 
