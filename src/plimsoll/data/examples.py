@@ -71,7 +71,11 @@ class ExampleSet(Sized):
 
     @abstractmethod
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of host memory that reading all examples takes, besides those of opening the data set."""
+        """Returns the bytes of host memory that reading all examples adds to that of the opened data set.
+
+        Args:
+            training: Whether the examples are read for training (True) or for evaluation (False).
+        """
 
 
 class Examples(ExampleSet, Sequence[Example]):
@@ -85,7 +89,8 @@ class Examples(ExampleSet, Sequence[Example]):
         Args:
             given: The user's data: a dict of arrays, or an object with `len()` and `[index]`.
             called: Name of the data set in error messages.
-            failure: Builds the error to raise, from a text and the error of the user's code; None passes that error on.
+            failure: Function from a message and the error of the user's code to the error to raise. If None, the user's
+                error is raised.
         """
         self.called = called
         self._failure = failure
@@ -102,7 +107,7 @@ class Examples(ExampleSet, Sequence[Example]):
         self.spec = _spec(self._read(0))
         plain = (type(rows) in (np.ndarray, np.memmap) and rows.dtype.kind != "O" for rows in self._arrays.values())
         self._rows_are_checked = bool(self._arrays) and all(plain)
-        """True if all data are plain NumPy arrays, not of objects. Then all rows have the same shape and type."""
+        """True if the data are a dict of NumPy arrays, none of dtype object. Then all rows have one shape and dtype."""
 
     def __len__(self) -> int:
         return self._count
@@ -170,7 +175,7 @@ class Examples(ExampleSet, Sequence[Example]):
         }
 
     def held_bytes(self, *, training: bool) -> int:
-        """Returns the bytes of memory-mapped arrays, whose pages become resident; in training, also of the order."""
+        """Returns the bytes of memory-mapped arrays, whose pages become resident, and of the order used in training."""
         mapped = sum(array.nbytes for array in self._arrays.values() if isinstance(array, np.memmap))
         return mapped + (order_bytes(len(self)) if training else 0)
 
@@ -188,7 +193,7 @@ def _arrays_of_one_length(given: Mapping[str, Any], called: str) -> dict[str, np
 
 
 def filled_up(batch: Example, count: int, batch_size: int) -> Example:
-    """Pads a batch to `batch_size` with its last example. Adds the array `COUNTED`, which is False for padding."""
+    """Pads a batch of `count` examples to `batch_size` by its last one. Adds an array `COUNTED`, False for padding."""
     if count < batch_size:
         rows = np.minimum(np.arange(batch_size), count - 1)
         batch = {name: values[rows] for name, values in batch.items()}
@@ -209,7 +214,7 @@ def narrow(dtype: np.dtype) -> np.dtype:
 
 
 def narrowed(value: Any, words: str) -> np.ndarray:
-    """Returns the numbers as an array of the dtype `narrow` returns. `words` names the value in error messages."""
+    """Returns `value` as an array of the dtype that `narrow` gives. `words` names the value in error messages."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         kind = f"a {type(value).__name__}" if not isinstance(value, np.ndarray) else f"an array of {array.dtype}"

@@ -46,7 +46,7 @@ class HubStream:
     column: str
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the names of modules that reading imports."""
+        """Returns the names of modules that reading imports. A plan counts their memory."""
         return ("datasets",)
 
     def size(self) -> None:
@@ -57,7 +57,7 @@ class HubStream:
         return self.open().column_names
 
     def open(self) -> Any:
-        """Opens the stream. Raises DataError if it cannot be streamed or has no column `column`."""
+        """Opens the stream. Raises DataError if it cannot be streamed or lacks the text column, `column`."""
         stream = self._open()
         if stream.column_names and self.column not in stream.column_names:
             raise no_column(self._where, self.column, stream.column_names)

@@ -4,7 +4,7 @@
     permuted(read, count, batch_size=64, seed=7, prefetch=2, facts={"examples": count})
 
 Grain prefetches batches, and tracks the position after the last consumed batch. NumPy permutes the examples of an
-epoch, because Grain's `shuffle` takes 9 to 30 us per example. It also omits one of 65,537 or 262,145 examples, and
+epoch, because Grain's `shuffle` takes 9 to 30 us per example. Of 65,537 or 262,145 examples it also omits one, and
 repeats another.
 """
 
@@ -127,7 +127,7 @@ class _Walker(grain.DatasetIterator):
         if then != now:
             raise DataError(
                 f"the data position was saved for {_in_words(then)}, and {self._stream.name} has {_in_words(now)}: the"
-                " data or an option has changed. Restore the old one, or start a new run"
+                " data or an option has changed. Put the old data or option back, or start a new run"
             )
         self._position = {name: state[name] for name in self._stream.start}
         self._batches = self._stream.walk(self._position)
@@ -147,7 +147,8 @@ class Loader:
             batches = ThreadPrefetchIterDataset(stream, prefetch_buffer_size=prefetch)
         self._held = [iter(batches)]
         # A prefetch thread that is alive at interpreter exit can abort the process, so a finalizer closes the iterator.
-        # Grain closes a deleted iterator again, which fails once modules are unloaded: `pop` lets it be deleted now.
+        # Grain closes the iterator again when it is deleted, which fails once modules are unloaded. `pop` removes the
+        # last reference, so that the iterator is deleted before.
         self._finalizer = weakref.finalize(self, lambda held: held.pop().close(), self._held)
         self._last_state: dict[str, Any] | None = None
 
@@ -167,7 +168,7 @@ class Loader:
         return self._last_state or self._open().get_state()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from a result of `state`. A text stream refills its shuffle buffer: a second per million tokens."""
+        """Continues from a result of `state`. A text stream refills its shuffle buffer (1 s per million tokens)."""
         self._open().set_state(state)
 
     def close(self) -> None:

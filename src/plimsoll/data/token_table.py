@@ -25,7 +25,7 @@ SLICE_BYTES = 4 * MIB
 
 
 def loaded(path: Path, *, mapped: bool = False) -> np.ndarray:
-    """Loads a `.npy` file. Raises DataError for pickled objects, since loading them could run code."""
+    """Loads a `.npy` file, as a memory map if `mapped`. Raises DataError for pickled objects, which could run code."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as problem:

@@ -10,9 +10,9 @@ All functions are pure: `Decoder.init` returns parameters as dicts of arrays, `D
 (in, out), which is the faster layout on a CPU. Padding must be on the right, where causal attention ignores it.
 
 The weights of all blocks are stacked along a first axis. The blocks are scanned, unless `levers.remat.unrolls`, so that
-compile time does not depend on the number of layers. One scan has layers with and without a sliding window, by a
-boolean for each. A Gemma 3 has 26, 34 or 62 layers in a pattern of 6: a scan over complete patterns would compile six
-bodies, and copy the layers that are left over out of the stack.
+compile time does not depend on the number of layers. Layers with and without a sliding window share one scan, which
+reads a boolean for each layer. A Gemma 3 repeats a pattern of 6 layers, but has 26, 34 or 62: a scan over patterns
+would compile six bodies, and copy the remaining layers out of the stack.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from plimsoll.models.shape import DecoderShape
 from plimsoll.types import Compute
 
 INIT_SCALE = 0.02
-"""Standard deviation of initial weight matrices. For those in `INTO_STREAM` it is divided by sqrt(2 layers)."""
+"""Standard deviation of initial weight matrices; in `INTO_STREAM` it is divided by sqrt(2 * number of layers)."""
 INTO_STREAM = ("out", "down")
 """Names of kernels whose product is added to the residual stream."""
 FEED_FORWARD = ("feed_norm", "feed_after_norm", "gate", "up", "down")
@@ -71,29 +71,29 @@ class StackedBlock(Protocol):
     """Number of layers in a block."""
 
     def init(self, keys: Iterator[Array]) -> dict:
-        """Returns initial float32 weights of one block. Each matrix takes the next key."""
+        """Returns initial float32 weights of one block. Each matrix takes the next PRNG key."""
         ...
 
     def __call__(self, weights: dict, x: Stream, places: Places) -> Stream: ...
 
 
 def matrix_keys(key: Array) -> Iterator[Array]:
-    """Returns an endless iterator of keys.
+    """Returns an endless iterator of PRNG keys.
 
-    The nth matrix of `init` takes the nth key, so a matrix inserted in the middle changes all later ones.
+    The nth matrix of `init` takes the nth key, so inserting a matrix changes the values of all later ones.
     """
     return (jax.random.fold_in(key, number) for number in count())
 
 
 def init_linear(keys: Iterator[Array], inner: int, cols: int, *, scale: float = INIT_SCALE) -> dict:
-    """Returns a random kernel."""
+    """Returns a kernel of shape (inner, cols), drawn from a normal distribution of standard deviation `scale`."""
     return {"kernel": scale * jax.random.normal(next(keys), (inner, cols))}
 
 
 def product(
     x: Float[Array, "... inner"], weights: Mapping[str, Any], compute: Compute, *, frozen: bool = False
 ) -> Float[Array, "... cols"]:
-    """Returns `x @ kernel` in the plan's precision, plus the bias, if there is one.
+    """Returns `x @ kernel` in the precision of `compute`, plus the bias, if there is one.
 
     A `frozen` kernel has no gradient, but its adapter (levers/lora.py) has.
     """
@@ -124,7 +124,7 @@ def geglu(gate: Array, up: Array, *, exact: bool) -> Array:
 
 
 class Layer:
-    """Base of all layers: weights for a shape, and a feed-forward part."""
+    """Base class of layers: initial weights for a shape, and a feed-forward part."""
 
     layers = 1
 
@@ -154,7 +154,7 @@ class Layer:
         return in_chunks(self._fed_rows, weights, x, chunk=self.compute.lever("mlp_chunk", 0))
 
     def _fed_rows(self, weights: dict, x: Stream, first: Any) -> Stream:
-        """Returns `fed` of some positions of the stream. Dropout of adapters needs the first's index, `first`."""
+        """Returns `fed` of a chunk of positions. `first` is the index of the first, for dropout of adapters."""
         weights = from_position(weights, first)
         normed = self.normed(x, weights["feed_norm"]["scale"])
         gate, up = (keep(self.product(normed, weights[name])) for name in ("gate", "up"))
@@ -229,7 +229,7 @@ class Decoder:
 
     The weights of all `stacked` blocks, by default of class `Block`, are stacked. In a `frozen` model only adapters
     (levers/lora.py) and `inputs_embeds` have gradients, and kernels may be stored in any form of levers/frozen.py. The
-    bits of bfloat16 stacks may be stored as uint16: then XLA for CPU slices one layer instead of widening all layers.
+    bits of bfloat16 stacks may be stored as uint16: then XLA for CPU slices one layer without converting all layers.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Decoder:
         self.frozen = frozen
         self.stacked = stacked or Block(shape, compute, frozen=frozen, in_halves=in_halves)
         self.blocks = shape.layers // self.stacked.layers
-        # Frozen layers are always scanned: if they were unrolled, XLA would hold all of them widened at once.
+        # Frozen layers are always scanned: if they were unrolled, XLA would hold all of them decoded at once.
         self.unrolls = not frozen and unrolls(compute, layers=self.blocks)
 
     def init(self, key: Array) -> dict:
@@ -334,7 +334,7 @@ class Decoder:
     def head_weights(self, params: dict) -> Any:
         """Returns the output layer's weights: (vocab, width) if they are the token embedding, else (width, vocab).
 
-        A packed token embedding is (width, vocab), too. Frozen weights are returned as stored.
+        A quantised token embedding (`Packed`) is (width, vocab), too. Frozen weights are returned as stored.
         """
         weights = params["embedding" if self.shape.tied else "head"]
         return weights if self.frozen else readable(opened(weights))

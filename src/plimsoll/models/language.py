@@ -42,7 +42,7 @@ class NextToken:
         return self._summed(weights, hidden, batch), None, {}
 
     def enter(self, outer: dict, batch: Batch) -> Array:
-        """Embeds the tokens. `enter`, `block` and `leave` are the parts of the loss for `types.Layered`."""
+        """Embeds the tokens. `enter`, `block` and `leave` are the loss in three parts (`types.Layered`)."""
         return self.decoder.embedded(outer, pairs(batch)["input_ids"])
 
     def block(self, layer: dict, x: Array, batch: Batch, number: Array) -> Array:
@@ -73,7 +73,7 @@ class NextToken:
 
     @property
     def in_parts(self) -> tuple[str, ...]:
-        """Names of weights that are read in parts on a CPU (`types.ReadsInParts`); none on an accelerator."""
+        """Names of weights that the loss decodes in parts (`types.ReadsInParts`): only on a CPU; else empty."""
         if self.compute.platform != "cpu":
             return ()
         return ("embedding", "head") if self.decoder.unrolls else ("embedding", "head", "blocks")

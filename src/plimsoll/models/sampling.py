@@ -17,7 +17,8 @@ from plimsoll.models.decoder import Decoder
 SHORTEST = 64
 """Tokens of the shortest window."""
 NextToken = Callable[..., Array]
-"""Function `(params, window, last, seed, index, temperature)` that returns the id after `window[last]`."""
+"""Function `(params, window, last, seed, index, temperature)` that returns the id after `window[last]`. `index` is the
+number of ids sampled before."""
 
 
 def make_next_token(decoder: Decoder, *, known: int, top_k: int = 0) -> NextToken:
@@ -48,7 +49,7 @@ def sampled_id(
 
 
 def window_for(tokens: int, *, longest: int) -> int:
-    """Returns a window length for `tokens` tokens: the next power of two from 64 to `longest`, so that few compile."""
+    """Returns a window length for `tokens` tokens: a power of two from 64, or `longest`, so that few are compiled."""
     return min(longest, max(SHORTEST, 1 << (tokens - 1).bit_length()))
 
 

@@ -3,10 +3,10 @@
 It equals `optax.adamw` except for rounding between steps: a piece of a leaf is decoded, updated in float32 with the new
 moments, and encoded again (levers/eight_bit.py, levers/weight_bits.py). Gradients may be float32 or bfloat16.
 
-`bits_of` returns the bits of each leaf. Norms, biases and small leaves stay float32. With moments of 8 bits, those of
+`bits_of` returns the bits of each leaf. Norms, biases and small leaves stay float32. If moments have 8 bits, moments of
 embeddings and the output layer stay float32, too. Moments of 16 bits are bfloat16, rounded at random
-(levers/weight_bits.py): a step changes them by less than a bfloat16 step, so rounded to the nearest they would stand
-still.
+(levers/weight_bits.py): an update changes them by less than the spacing of bfloat16 numbers, so rounding to the nearest
+would leave them unchanged.
 
 `build` returns the rule of `plimsoll.AdamW`: with 32 bits everywhere it is optax's own AdamW.
 """
@@ -62,7 +62,7 @@ class Moments(NamedTuple):
     variance: Array | Blocks
     """Running mean of the gradient's square. `Blocks` store its square root."""
     rest: Array | None
-    """Bits of 24-bit weights beyond bfloat16: int8, shaped like the leaf."""
+    """Difference between 24-bit weights and their bfloat16 part: int8, shaped like the leaf. None for other weights."""
 
 
 class State(NamedTuple):
@@ -78,7 +78,7 @@ class Numbers(NamedTuple):
     """Inputs of one update besides the leaf: float32 scalars, except `step` (int32)."""
 
     clip: Array
-    """Factor of the gradient that clips it."""
+    """Factor by which the gradient is multiplied to clip it."""
     mean_scale: Array
     root_scale: Array
     """`mean_scale` and `root_scale` correct the bias of the mean and of the second moment's square root."""
@@ -189,7 +189,7 @@ class _Rule(NamedTuple):
         moments_and_gradient_and_kinds: tuple[Any, Any, Any],
         layer: Array | None = None,
     ) -> tuple[Any, Any, Array]:
-        """Updates every leaf, or layer `layer` of each. Returns weights, moments and the next token (`over_pieces`)."""
+        """Updates every leaf, or its layer `layer`. Returns weights, moments and the next `token` (`over_pieces`)."""
         leaves, tree = jax.tree.flatten(stored)
         others = [tree.flatten_up_to(other) for other in moments_and_gradient_and_kinds]
         changed = []
@@ -268,7 +268,7 @@ class _Leaf:
         return self.blocks((leaf, moments), gradient, token, index=index)
 
     def blocks(self, changed: Any, gradient: Array, token: Array, *, index: Array | int = 0) -> tuple[Any, Array]:
-        """Updates, in pieces, a device's part of a leaf of whole blocks of 64, or layer `index` of it."""
+        """Updates, piece by piece, a device's part of a leaf, or its layer `index`. The size is a multiple of 64."""
         size, rows = changed[0].size, gradient.size // BLOCK
         view = lambda x: x.reshape(-1, BLOCK) if x.size == size else x.reshape(-1)  # noqa: E731
         new, token = over_pieces(
@@ -283,7 +283,7 @@ class _Leaf:
         return jax.tree.map(lambda x, was: x.reshape(was.shape), new, changed), token
 
     def rows(self, start: Array, changed: tuple[Array, Moments], gradient: Array) -> tuple[Array, Moments]:
-        """Updates the rows `changed` of a leaf, whose first row has index `start`."""
+        """Updates some rows of a leaf: `changed` has their weights and moments, `start` is the index of the first."""
         stored, moments = changed
         adam, now = self.adam, self.now
 

@@ -2,7 +2,7 @@
 
 optax returns updates, which are as large as the parameters. A leaf's temporaries are several times its size if its
 state must be decoded first. `InPlace` is an optax transformation with a third function, `apply`, that returns the new
-parameters instead of updates. `over_pieces` is its loop.
+parameters instead of updates. `over_pieces` is the loop of `apply`.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ class InPlace(optax.GradientTransformation):
 def in_place(
     optimizer: optax.GradientTransformation, *, average: Average | None = None, row_rule: RowRule | None = None
 ) -> InPlace:
-    """Returns any optax transformation as an `InPlace`. One that is no `InPlace` yet has float32 parameters.
+    """Returns any optax transformation as an `InPlace`. Parameters are float32, unless it is an `InPlace` already.
 
     Args:
         optimizer: The transformation. An `InPlace` keeps its functions.
@@ -100,8 +100,8 @@ def in_place(
     def apply(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
         if any(map(on_host, jax.tree.leaves(state))):
             raise RecipeError(
-                "--offload optimizer needs an optimizer that can be updated a piece at a time, and this recipe's does"
-                " not claim that: take plimsoll.AdamW, Lion or AdamATan2, or leave it out"
+                "--offload optimizer needs an optimizer that can be updated a piece at a time, and this recipe's"
+                " does not support that: take plimsoll.AdamW, Lion or AdamATan2, or leave --offload out"
             )
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state
@@ -127,8 +127,8 @@ def over_pieces(
     """Applies `change(first_row, changed, read)` to pieces of `piece` rows, and writes each result over its input.
 
     `changed` and `read` are pytrees of arrays with `rows` rows. `change` gets the same rows of all arrays, and returns
-    new rows of `changed`. If `changed` has more rows than `rows`, those from `first` on are changed, and `first_row`
-    counts from the beginning of `changed`. `token` is a nonnegative int32 that orders updates: an update that gets the
+    new rows of `changed`. Arrays of `changed` may have more rows: then `rows` rows from index `first` are changed, and
+    `first_row` is an index into `changed`. `token` is a nonnegative int32 that orders updates: an update that gets the
     returned token runs after this one. Otherwise XLA would hold the temporaries of many leaves at once.
     """
 
@@ -163,8 +163,8 @@ def over_layer(
 ) -> tuple[Any, Array]:
     """Applies `over_pieces` to one layer of `stacked`.
 
-    `stacked` holds arrays of (layers, *shape), of which layer `number` is changed. `layer` has that shape: the array
-    that `change` reads, like a gradient.
+    `stacked` holds arrays of (layers, *shape), of which layer `number` is changed. `change` reads `layer`, an array of
+    (*shape), like a gradient.
     """
     rows = layer.shape[0] if layer.ndim > 1 else 1
     read = layer.reshape(rows, -1)
@@ -205,7 +205,7 @@ def apart(function: Callable[..., Any], operands: tuple, token: Array) -> tuple[
 def at_once(function: Callable[[Any, Array], tuple[Any, Array]], carry: Any, token: Array) -> tuple[Any, Array]:
     """Returns `function(carry, token)`, computed before any operation that gets the returned token (`over_pieces`).
 
-    On a CPU the function runs in a loop of one round, a number that the compiler cannot know.
+    On a CPU the function runs in a loop of one iteration, which the compiler keeps because it cannot know the number.
     """
 
     def loop(token: Array, carry: Any) -> tuple[Any, Array]:

@@ -38,7 +38,7 @@ class Lion(Clipped):
     weight_decay: NonNegativeFloat = 0.1
     """Weight decay, multiplied by the learning rate; applied to matrices and embeddings, not to norms and biases."""
     beta1: Share = 0.9
-    """Share of the momentum in the sum whose sign is the step; the gradient has the rest."""
+    """Weight of the momentum in the sum whose sign is the update; the gradient has the weight 1 - beta1."""
     beta2: Share = 0.99
     """Decay rate of the momentum."""
 

@@ -3,8 +3,8 @@
     update = rate (0.2 sqrt(max(in, out)) orthogonal(momentum) + decay weight)
 
 https://kellerjordan.github.io/posts/muon. A Newton-Schulz iteration of five steps takes the singular values of the
-momentum to about one. The factor is that of Liu et al. 2025, https://arxiv.org/abs/2502.16982: an update has the length
-of AdamW's, so both kinds of weights share one learning rate, and AdamW's is a good first guess.
+momentum to about one. The factor is that of Liu et al. 2025, https://arxiv.org/abs/2502.16982: an update has the root
+mean square of AdamW's, so both kinds of weights share one learning rate, and AdamW's is a good first guess.
 
 State: 4 bytes for each weight of a matrix, 8 for the others. Price: fifteen matrix products for each matrix and step,
 whatever the batch, each with temporaries as large as a stack of layers' matrices. It needs whole matrices, so it
@@ -31,8 +31,8 @@ LIKE_ADAMW = 0.2
 class Muon(Rates):
     """Settings of Muon for matrices, and of AdamW for embeddings, output layer, norms and biases.
 
-    The last two axes of an array are a matrix, earlier ones count layers. Updates have the length of AdamW's, so its
-    learning rate is a good first guess. Source: https://kellerjordan.github.io/posts/muon.
+    The last two axes of an array are a matrix, earlier ones count layers. Updates are as large as AdamW's, so
+    AdamW's learning rate is a good first guess. Source: https://kellerjordan.github.io/posts/muon.
 
     Example:
         >>> plimsoll.Muon(learning_rate=3e-3, decay="wsd").momentum

@@ -20,8 +20,8 @@ from plimsoll.levers.sharding import in_mesh
 LANES = 2**12
 """Elements of a piece, and number of partial sums, which fit a core's L1 cache."""
 LARGE, LANES_OF_LARGE = 2**22, 2**16
-"""Number of elements from which a leaf is large, and number of its partial sums. More sums have fewer summands each, so
-less rounding."""
+"""Number of elements from which a leaf is large, and number of partial sums for a large leaf. More sums have fewer
+summands each, so less rounding."""
 
 
 def global_norm(tree: Any) -> Float[Array, ""]:

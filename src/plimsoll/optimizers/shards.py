@@ -1,7 +1,7 @@
 """Updates of leaves that are split over devices: each device updates its own part.
 
-The partitioner would gather a leaf to cut pieces from it. Each block of 64 elements is on one device, so scales, random
-numbers and results do not depend on the number of devices.
+XLA's partitioner would gather a leaf to cut pieces from it. Each block of 64 elements is on one device, so scales,
+random numbers and results do not depend on the number of devices.
 """
 
 import math
@@ -25,7 +25,7 @@ def on_own_part(function: Callable[[Any, Array], Any], changed: Any, read: Array
 
 
 class Split(NamedTuple):
-    """Split of a leaf along one axis into `parts`. `row` is the size of this and later axes, `outer` of the others."""
+    """Split of a leaf into `parts` along an axis. `outer` is the size of earlier axes, `row` of this and later axes."""
 
     spec: PartitionSpec
     parts: int
@@ -52,7 +52,7 @@ class Split(NamedTuple):
     def over_shards(
         self, function: Callable[[Any, Any, Array], tuple[Any, Array]], changed: Any, read: Any, token: Array
     ) -> tuple[Any, Array]:
-        """Applies `function(changed, read, token)` on every device to its own part of the leaf and its scales."""
+        """Applies `function(changed, read, token)` on every device to its own part of the leaf and of its scales."""
         if self.parts == 1:
             return function(changed, read, token)
         size = self.outer * self.row

@@ -27,7 +27,7 @@ class RowRule:
     weight_decay: float
 
     def after(self, tables: Any, rows: Any, gradients: Any, *, step: Array, taken: Bool[Array, ""]) -> Any:
-        """Returns the next tables, by name. Donate the tables.
+        """Returns the updated tables, by name. Donate `tables` in the jitted step, so that they are updated in place.
 
         Args:
             tables: Tables, by name.

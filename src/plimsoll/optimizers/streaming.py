@@ -64,11 +64,11 @@ class _Update:
         self.rule = rule
         structure = jax.tree.structure(trees[0])
         self.nodes, self.form = jax.tree.flatten(trees, is_leaf=lambda node: jax.tree.structure(node) == structure)
-        """The parameters, trees of the state with their structure (moments), and the state's other leaves (counts)."""
+        """The parameters, trees of the state with their structure (moments), and other leaves of the state (counts)."""
         self.own = [place for place, node in enumerate(self.nodes) if jax.tree.structure(node) == structure]
 
     def of(self, own: list[Any], gradient: Any) -> list[Any]:
-        """Returns all nodes after an update of some parameters. `own` has these parameters and their moments."""
+        """Returns `nodes` after an update of some parameters. `own` has these parameters and their moments."""
         before = list(self.nodes)
         for place, part in zip(self.own, own, strict=True):
             before[place] = part
@@ -77,7 +77,7 @@ class _Update:
         return self.form.flatten_up_to((optax.apply_updates(weights, updates), state))
 
     def of_rows(self, alone: Callable[[Any], Any], rows: list[Array], gradient: Array) -> list[Array]:
-        """Returns new rows of one leaf. `alone` puts rows into a tree at the leaf's path, on which masks depend."""
+        """Returns updated rows of a leaf. `alone` puts rows into a tree at the leaf's path: masks depend on it."""
         after = self.of([alone(part) for part in rows], alone(gradient))
         return [jax.tree.leaves(after[place])[0] for place in self.own]
 
@@ -90,7 +90,7 @@ def _alone(form: Any, number: int, part: Any) -> Any:
 def elementwise(optimizer: optax.GradientTransformation, *, clip_norm: float | None) -> Parts:
     """Returns the `Parts` of an elementwise optax transformation, like Adam without its clip.
 
-    Trees of the state with the parameters' structure (moments) are cut as parameters are. All parts share the other
+    Trees of the state with the parameters' structure (moments) are split like the parameters. All parts share the other
     leaves (counts).
     """
 

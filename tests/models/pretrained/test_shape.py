@@ -164,7 +164,7 @@ REFUSED = [
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 4}}, "'yarn'"),
     ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor is None"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ("llama", {"num_key_value_heads": 3}, "4 heads of queries cannot share 3"),
+    ("llama", {"num_key_value_heads": 3}, "4 query heads cannot share 3"),
     ("llama", {"head_dim": 7}, "no even width"),
     ("llama", {"hidden_size": "wide"}, "hidden_size is 'wide'"),
     ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),

@@ -89,7 +89,7 @@ class Encoded:
     kind: str
     """Kind of the records: "messages", "prompt" or "text"."""
     conversations: bool
-    """Whether the chat template rendered the records: `messages`, or a prompt and completion of messages."""
+    """True if records are lists of messages, which the chat template rendered; False if they are plain text."""
     empty: int
     """Number of records with only white space, which are in neither split."""
     day: str | None
@@ -97,7 +97,7 @@ class Encoded:
     source: str
     """Description of the records' origin, in words."""
     made_with: Facts
-    """Facts that determine the content."""
+    """Files, tokenizer and options that determine the folder's content."""
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ def open_encoded(folder: Path) -> Encoded:
     """Opens a folder of encoded examples.
 
     Raises:
-        DataError: The folder is incomplete or has other contents, or a file is missing.
+        DataError: The folder is incomplete, its meta.json is damaged, or an array cannot be read.
     """
     contents = opened(folder)
     if contents is None:

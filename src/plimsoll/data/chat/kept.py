@@ -74,7 +74,7 @@ def encoded_examples(
 def examples_of(
     records: Records, tokenizer: ChatTokenizer, *, loss_on: LossOn = "assistant", hold_out: bool = True
 ) -> Facts:
-    """Returns all facts that determine the encoded examples."""
+    """Returns the facts that determine the encoded examples: hashes of files and tokenizer, and options."""
     identity = json.dumps(tokenizer.identity())
     return records.facts(
         method=METHOD,

@@ -1,7 +1,7 @@
 """Packs documents into rows (training sequences of one length) by best fit, longest document first.
 
-Groups of thousands of documents are packed together. At worst, one row of each group stays half empty, and rows with a
-document longer than half a row leave room because no short document remains.
+Groups of thousands of documents are packed together. At worst, one row of each group stays half empty. Rows with a
+document longer than half a row may also leave room, if no short document remains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 GROUP = 4_096, 2**17
 """Smallest and largest number of documents in a group. Packing the largest group takes about 20 MiB."""
 ROWS = 256
-"""Rows that a group fills at least, up to the largest number of documents. One half-empty row of 256 wastes 0.2 %."""
+"""Minimum number of rows in a group, unless they need more documents than `GROUP` allows. One half-empty row of 256
+wastes 0.2 %."""
 _ROW_BITS = 32
 
 
@@ -21,7 +22,7 @@ def group_size(mean_length: float, row_length: int) -> int:
     """Returns the number of documents that are packed together.
 
     Args:
-        mean_length: Mean tokens per document, each cut to the length of a row.
+        mean_length: Mean tokens per document, after documents are cut to `row_length`.
         row_length: Tokens per row.
     """
     fewest, most = GROUP

@@ -1,4 +1,7 @@
-"""Arrays of a batch, and host memory of the loader in rows.py. Planning imports this file to avoid importing Grain."""
+"""Names the arrays of a batch, and predicts the host memory of the loader in rows.py.
+
+Planning imports this file to avoid importing Grain.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ DTYPES: Mapping[str, str] = {
 }
 """Names and types of the arrays of a batch, all of shape (rows, tokens)."""
 PACKED = 160
-"""Bytes per document of a group, while the group is packed into rows and read."""
+"""Host bytes that a group takes for each of its documents, while it is packed into rows and read."""
 READ = 7 * MIB
 """Bytes of Grain's and NumPy's code that the first batch loads (see `loader_bytes.READ_FROM_CACHE`)."""
 

@@ -33,9 +33,10 @@ class Packing:
     cut: int
     """Number of documents longer than a row."""
     cut_tokens: int
-    """Number of tokens that are cut from the ends of these documents."""
+    """Number of tokens that are cut from the ends of documents longer than a row."""
     left_out: int
-    """Number of documents left out because none of their first `seq_len` tokens counts in the loss."""
+    """Number of documents left out: none of their first `seq_len` tokens counts in the loss, or `max_tokens` was
+    reached."""
     rows: int
     """Number of rows in the first epoch. Other epochs have another order, and may have a few more or fewer."""
     empty: float
@@ -66,9 +67,9 @@ class Packing:
 class PackedRows(GroupStream):
     """Endless batches of `batch_size` rows. A batch may span epochs, so no row is dropped.
 
-    A batch has the arrays of `DTYPES`. `labels` are the next ids. `learned` is 1 if a label counts in the loss, else 0;
-    it is 0 at the last token of a document. `segments` numbers the documents of a row from 1; it is EMPTY at empty
-    positions. `positions` count from 0 in each segment.
+    A batch has the arrays of `DTYPES`. `labels` are the ids that follow `input_ids`. `learned` is 1 if a label counts
+    in the loss, else 0; it is 0 at the last token of a document. `segments` numbers the documents of a row from 1; it
+    is EMPTY at empty positions. `positions` count from 0 in each segment.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class PackedRows(GroupStream):
         max_tokens: int | None = None,
         name: str = "the data set",
     ) -> None:
-        """Without a `seed`, documents keep their order. The document that reaches `max_tokens` is the last one used."""
+        """If `seed` is None, documents keep their order. The document that reaches `max_tokens` is the last used."""
         facts = {"tokens": documents.tokens, "documents": documents.count, "seq_len": seq_len}
         super().__init__(facts=facts, name=name)
         self.encoded, self.seq_len, self.batch_size, self.order_seed = documents, seq_len, batch_size, seed

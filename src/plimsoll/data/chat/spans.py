@@ -56,7 +56,7 @@ def assistant_spans(
 
 
 def _wanted(spans: list[Span], numbers: list[int], first: int, template: ChatTemplate, where: str) -> list[Span]:
-    """Returns the spans of generation blocks from message `first` on. `numbers` are the indices of their messages."""
+    """Returns the `spans` in messages with an index of at least `first`. `numbers` are the messages' indices."""
     if first and len(spans) != len(numbers):
         raise DataError(
             f"{where} has {len(numbers)} messages of the assistant, and the chat template {template.name} marks"
@@ -111,8 +111,9 @@ class _Turns:
     def _ending(self, number: int, last: str, after: str) -> str | None:
         """Returns the text that ends the turn of message `number`; None if it cannot be determined.
 
-        `last` is the text after the message's content if no message follows, `after` if others follow. If `last` has
-        more text, like the end-of-text of Phi-3's template, the first special token in both texts ends the turn.
+        `last` is the text after the message's content if no message follows, `after` the text if messages follow. A
+        template may extend `last`, as Phi-3's does by end-of-text. Then the first special token in the common beginning
+        of both texts ends the turn.
         """
         if after.startswith(last):
             return last

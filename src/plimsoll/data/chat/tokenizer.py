@@ -45,7 +45,7 @@ class ChatTokenizer:
     def __init__(
         self, tokenizer: Tokenizer, *, template: ChatTemplate | None, tokens: Mapping[str, str], name: str
     ) -> None:
-        """Copies the tokenizer, and changes settings of the copy."""
+        """Copies the tokenizer. The copy encodes spelled special tokens, and includes white space in offsets."""
         exact = tokenizer.to_str().replace('"trim_offsets":true', '"trim_offsets":false')
         tokenizer = Tokenizer.from_str(exact)  # with trimmed offsets, tokens of white space would span no characters
         text = TextTokenizer(tokenizer, end_of_text=tokens.get("eos_token"), name=name)
@@ -64,7 +64,7 @@ class ChatTokenizer:
     def encode(self, examples: Sequence[Example]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns two arrays for each example: int32 ids, and booleans that are True if an id counts in the loss.
 
-        A text that is not a conversation gets the tokenizer's special tokens and end-of-text. None is doubled.
+        A text that is not a conversation gets the tokenizer's special tokens and end-of-text, unless it has them.
         """
         rows: list[Any] = [None] * len(examples)
         for whole in (True, False):
@@ -224,7 +224,7 @@ def _template_beside(file: Path) -> tuple[str, str] | None:
 
 
 def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> np.ndarray:
-    """Returns a boolean for each token: True if a span has a character of the token.
+    """Returns a boolean for each token: True if a character of the token lies in a span.
 
     `offsets` are the ranges of characters of the tokens. Spans are in order.
     """

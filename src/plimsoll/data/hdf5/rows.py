@@ -70,7 +70,11 @@ class Hdf5Rows:
         return np.asarray(dataset[()]) if isinstance(dataset, h5py.Dataset) else None
 
     def spans(self, begin: int = 0, end: int | None = None) -> tuple[int, int, int]:
-        """Returns the spans (chunks) of rows `begin` to `end` - 1: index of the first, their number, rows per span."""
+        """Returns the spans (chunks of the file) that hold rows `begin` to `end` - 1.
+
+        The result is the index of the first span, the number of spans, and the number of rows per span. `end` is by
+        default the number of all rows.
+        """
         rows, end = self.chunk_rows, self._count if end is None else end
         first = begin // rows
         return first, -(-end // rows) - first, rows

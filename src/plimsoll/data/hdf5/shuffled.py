@@ -118,9 +118,9 @@ def in_order(
 
 
 def _finite(source: Hdf5Rows, begin: int, end: int, skip_bad: bool) -> tuple[Rows, int]:
-    """Returns the finite ones of rows `begin` to `end` - 1, and the number of other rows.
+    """Returns rows `begin` to `end` - 1 without those that hold NaN or infinity, and the number of rows left out.
 
-    Raises DataError if a row is not finite and `skip_bad` is False.
+    Raises DataError if there are such rows and `skip_bad` is False.
     """
     rows = source.read(begin, end)
     bad = not_finite(rows)

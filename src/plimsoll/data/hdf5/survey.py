@@ -35,7 +35,7 @@ FAMILY_COLUMNS = {
     "controls": "controls",
     "masks": "control_masks",
 }
-"""HDF5 datasets that `plimsoll prepare control` writes, by the names that are used here."""
+"""Dict from the names used in this module to the HDF5 datasets that `plimsoll prepare control` writes."""
 
 
 def is_hdf5(path: str | Path) -> bool:

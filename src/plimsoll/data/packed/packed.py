@@ -120,7 +120,7 @@ class Packed:
         """Returns windows of training ids, (windows, length).
 
         Args:
-            indices: Numbers of the windows, from 0.
+            indices: Indices of the windows.
             length: Ids per window.
             stride: Ids from the beginning of a window to the next.
             workers: Threads that read at the same time, which helps with a disk of high latency.
@@ -159,14 +159,14 @@ class Packed:
 
     @cached_property
     def _ends(self) -> dict[str, list[int]]:
-        """Number of ids up to the end of each shard, by file name: tokens.bin or validation.bin."""
+        """Cumulative number of ids at the end of each shard, by file name: tokens.bin or validation.bin."""
         tokens = accumulate(shard.tokens for shard in self.shards)
         validation = accumulate(shard.validation_tokens for shard in self.shards)
         return {TOKENS: list(tokens), VALIDATION: list(validation)}
 
     @cached_property
     def _paths(self) -> dict[str, list[str]]:
-        """Path of each shard's file, by file name. A string, since building a `Path` takes longer than opening it."""
+        """Path of each shard's file, by file name. As strings: building a `Path` takes longer than opening a file."""
         shards = range(len(self.shards))
         return {name: [str(self.path(shard, name)) for shard in shards] for name in (TOKENS, VALIDATION)}
 

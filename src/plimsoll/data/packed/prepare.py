@@ -76,7 +76,10 @@ def build(
 def tokens_of(
     documents: Documents, tokenizer: TextTokenizer, *, options: TextSet | None = None, exact: bool = False
 ) -> Facts:
-    """Returns all facts that determine the ids of a text. They identify its folder of ids."""
+    """Returns the facts that determine the ids of a text: its files, the tokenizer and `options`.
+
+    The facts identify the folder of ids. With `exact`, they include modification times of large files.
+    """
     named = {} if options is None else asdict(replace(options, tokenizer=None))
     return documents.facts(
         exact=exact,

@@ -68,7 +68,7 @@ class Packing:
     def __post_init__(self) -> None:
         self.shards: list[Shard] = []
         self.tokens_before = 0
-        """Number of tokens in shards that existed before."""
+        """Number of training tokens in shards that existed before this run."""
         self._blocks: Blocks | None = None
         self._told = time.monotonic()
 

@@ -49,7 +49,7 @@ class Documents:
     def __post_init__(self, contents: str) -> None:
         self._sizes = [file.size() for file in self.files]
         self.bytes = None if None in self._sizes else sum(size or 0 for size in self._sizes)
-        """Bytes of the files on disk, as compressed; None for a stream."""
+        """Size of the files on disk, in bytes, before decompression; None for a stream."""
         paths = [file.path for file in self.files if isinstance(file, File)]
         self.paths = paths if len(paths) == len(self.files) else None
         """Paths of the files; None for a stream."""
@@ -57,7 +57,7 @@ class Documents:
         """Digest of the names and sizes of the files."""
 
     def facts(self, *, exact: bool = False, **options: Any) -> Facts:
-        """Returns all facts that determine the pieces, and `options`. `exact` is as for `files.facts.facts_of`."""
+        """Returns facts that determine the pieces, and `options`. `exact` adds modification times of large files."""
         formats = {f"{file.format} {file.column}" for file in self.files if isinstance(file, File)}
         return facts_of(
             self.paths or [],
@@ -68,7 +68,7 @@ class Documents:
         )
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the names of modules that reading imports. Some take much memory."""
+        """Returns the names of modules that reading imports. A plan counts their memory."""
         return tuple(dict.fromkeys(name for file in self.files for name in file.imports()))
 
     def describe(self) -> str:
@@ -77,7 +77,7 @@ class Documents:
         return self.description + limit
 
     def share(self, position: dict | None) -> float | None:
-        """Returns the share of `max_examples`, or else of the files' bytes, before a position; None if unknown."""
+        """Returns the share of the data before a position, by `max_examples` or the files' bytes; None if unknown."""
         position = position or {"file": 0, "at": {}, "documents": 0}
         if self.max_examples is not None:
             return position["documents"] / self.max_examples

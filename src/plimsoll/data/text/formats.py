@@ -48,7 +48,7 @@ class File:
         return split_file(self.path, at, how=WHOLE if self.format == "whole" else None)
 
     def imports(self) -> tuple[str, ...]:
-        """Returns the names of modules that reading imports."""
+        """Returns the names of modules that reading imports. A plan counts their memory."""
         return ("pyarrow.parquet",) if self.format == "parquet" else ()
 
     def size(self) -> int:

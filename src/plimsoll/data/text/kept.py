@@ -14,7 +14,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def trained_tokenizer(documents: Documents, vocab_size: int, say: Say) -> TextTokenizer:
-    """Returns a byte-level BPE tokenizer of the beginning of a text: from the cache, or newly trained.
+    """Returns a byte-level BPE tokenizer that was trained on the beginning of a text: from the cache, or newly trained.
 
     Args:
         documents: The text. The tokenizer of a stream is not cached, since the stream's text may change.

@@ -59,7 +59,7 @@ class ShuffledWindows(Stream):
         coming: list[np.ndarray] = []
         batch: list[np.ndarray] = []
         while True:
-            # Fill the buffer. `leaving` has the permuted windows that were not taken yet, the next one last.
+            # Fill the buffer. `leaving` holds the group's remaining windows in reverse order: `pop` takes the next.
             while len(coming) < self.buffer:
                 coming.append(next(windows))
             order = np.random.default_rng([self.order_seed, here["buffer"]]).permutation(self.buffer)
@@ -137,7 +137,10 @@ def _permuted_windows(read: Read, tokens: int, name: str, *, seq_len: int, strid
 
 
 def load_tokens(documents: Documents, tokenizer: TextTokenizer) -> np.ndarray:
-    """Returns all training ids in one array of `tokenizer.dtype`, which grows in place to at most 9/8 of its size."""
+    """Returns all training ids in one array of `tokenizer.dtype`.
+
+    The array grows in place by an eighth at a time, and is cut to its size at the end.
+    """
     tokens = np.empty(MIB // tokenizer.dtype.itemsize, tokenizer.dtype)
     count = 0
     for block in token_blocks(documents, tokenizer):

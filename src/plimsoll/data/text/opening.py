@@ -140,7 +140,7 @@ def text_bytes(documents: Documents) -> int:
 
 
 def expected_bytes(documents: Documents, tokenizer: TextTokenizer) -> int:
-    """Returns the approximate bytes of a text's ids, by the sizes of its files; 0 for a stream or part of a text."""
+    """Returns the estimated bytes of a text's ids, by its files' sizes; 0 for a stream or if `max_examples` is set."""
     if documents.max_examples is not None:
         return 0
     return text_bytes(documents) // BYTES_A_TOKEN * tokenizer.dtype.itemsize

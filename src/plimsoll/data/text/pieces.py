@@ -54,7 +54,7 @@ def cut_string(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
 
 
 def _last_break(text: Any, line_end: Any, space: Any, start: int = 0) -> int:
-    """Returns the index after the last line end, else space, among the PIECE characters (or bytes) from `start`."""
+    """Returns the end of a piece from `start`: after its last line end, else last space, else at PIECE elements."""
     for separator in (line_end, space):
         place = text.rfind(separator, start, start + PIECE)
         if place >= 0:

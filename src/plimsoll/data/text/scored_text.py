@@ -26,15 +26,18 @@ class Rows(NamedTuple):
     inputs: np.ndarray
     labels: np.ndarray
     documents: int
-    """Documents that ended in these rows."""
+    """Number of documents that ended in these rows."""
     bytes: int
-    """Bytes of UTF-8 text that were read for these rows."""
+    """Number of bytes of UTF-8 text that were read for these rows."""
 
 
 def scored_rows(
     pieces: Iterable[Piece], tokenizer: TextTokenizer, *, begin: int, seq_len: int, batch_size: int
 ) -> Iterator[Rows]:
-    """Yields batches of `batch_size` rows of at most `seq_len` tokens. Empty rows may pad the last batch."""
+    """Yields batches of `batch_size` rows of at most `seq_len` tokens. Empty rows may pad the last batch.
+
+    `begin` is the id of the beginning-of-text token, the first input of each row.
+    """
     rows: list[np.ndarray] = []
     documents = read = 0
     left = np.empty(0, np.int32)

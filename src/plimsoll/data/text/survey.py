@@ -38,7 +38,7 @@ def survey(
     enough: int | None = None,
     expected: int | None = None,
 ) -> Survey:
-    """Counts documents, tokens and windows by encoding all text once, with a thread per core. Keeps no tokens.
+    """Counts documents, tokens and windows by encoding the text, with a thread per core. Keeps no tokens.
 
     On two cores, 100 million tokens take half a minute.
 

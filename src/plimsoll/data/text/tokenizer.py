@@ -153,7 +153,7 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
 
 
 def open_tokenizer(path: str | Path) -> tuple[Tokenizer, Path]:
-    """Returns the `tokenizers.Tokenizer` at a path, which is as for `load_tokenizer`, and the path of its file."""
+    """Returns the `tokenizers.Tokenizer` at a path that `load_tokenizer` accepts, and the path of its file."""
     file = _tokenizer_file(path)
     merges = file.with_name(file.name.removesuffix("vocab.json") + "merges.txt")
     if (two_files := file.name.endswith("vocab.json")) and not merges.is_file():
@@ -234,7 +234,7 @@ def train_byte_bpe(documents: Documents, vocab_size: int, *, sample_bytes: int =
     """Trains a byte-level BPE tokenizer, which encodes any text, on the first training documents.
 
     The same documents give the same tokenizer. A sample with few different words gives fewer than `vocab_size` tokens
-    (see `size`). Training takes about 8 times `sample_bytes` of memory.
+    (see `TextTokenizer.size`). Training takes about 8 times `sample_bytes` of memory.
     """
     if vocab_size < _BYTES_AND_END:
         raise RecipeError(

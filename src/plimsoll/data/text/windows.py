@@ -1,9 +1,9 @@
 """Windows of `seq_len + 1` tokens, cut from the token stream of the documents.
 
 Every document is followed by end-of-text, and windows may span documents. With stride = seq_len the concatenated inputs
-are the token stream. Documents are encoded in blocks of at least 16 Ki characters, in parallel by several threads. The
-state names the block with the next window's first token, so that restoring encodes only the blocks of that window
-again.
+are the token stream. Documents are encoded in blocks of at least 16 Ki characters, in parallel by several threads. A
+saved position names the block with the next window's first token, so that restoring it encodes only the blocks of that
+window again.
 """
 
 from __future__ import annotations

@@ -48,16 +48,16 @@ class AdapterSettings:
 
     rank: int
     alpha: float
-    """Scale before division by the rank."""
+    """LoRA's alpha: the product of the two matrices is multiplied by alpha / rank."""
     rslora: bool = False
-    """Whether to divide `alpha` by the square root of the rank instead."""
+    """Whether the factor is alpha / sqrt(rank) instead (rank-stabilised LoRA)."""
     dropout: float = 0.0
     base: str = ""
     """Hub id or folder of the adapter's model; empty if unknown."""
 
     @property
     def scale(self) -> float:
-        """Factor of the product of the two matrices."""
+        """Factor by which the product of the two matrices is multiplied."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
@@ -107,7 +107,7 @@ def write_adapter(folder: str | Path, learned: Learned, settings: AdapterSetting
 def read_adapter(
     folder: str | Path, shape: DecoderShape, *, rank: int | None = None, targets: Collection[str] | None = None
 ) -> tuple[dict[str, dict[str, np.ndarray]], AdapterSettings]:
-    """Returns the matrices of a PEFT folder, as `LoRA` learns them, and the adapter's settings.
+    """Returns the matrices of a PEFT folder, in the layout of `levers.lora.LoRA`, and the adapter's settings.
 
     Args:
         folder: Folder with the two files.

@@ -128,11 +128,11 @@ def _reader(config: Mapping[str, Any], source: str) -> _Reader:
 
 
 def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
-    """Returns the number of query heads, of key-value heads, and of columns of a head."""
+    """Returns the number of query heads, the number of key-value heads, and the columns per head."""
     heads = read.count("num_attention_heads")
     key_heads = heads if read.get("num_key_value_heads", null=True) is None else read.count("num_key_value_heads")
     if heads % key_heads:
-        raise read.wrong(f"{heads} heads of queries cannot share {key_heads} of keys evenly")
+        raise read.wrong(f"{heads} query heads cannot share {key_heads} key-value heads evenly")
     is_derived = read.get("head_dim") is None
     head_width = width // heads if is_derived else read.count("head_dim")
     if head_width % 2 or (is_derived and width % heads):
@@ -144,7 +144,7 @@ def _heads(width: int, read: _Reader) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads the settings in a `config.json`, by the table of its family.
+    """Reads the settings in a `config.json`, by the table of fields of its `model_type`.
 
     Methods raise DataError with the name of a wrong setting.
     """
@@ -201,7 +201,7 @@ class _Reader:
         return value
 
     def number(self, name: str, value: Any = None) -> float:
-        """Returns the same as `count`, but as a number above 0 that need not be whole."""
+        """Returns the field `name`, or `value` if given, as a float. Raises DataError unless it is a number above 0."""
         value = self.get(name) if value is None else value
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.wrong(f"{name} is {_short(value)}, not a number above 0")
@@ -230,7 +230,7 @@ class _Reader:
         return self.not_computed(why, name)
 
     def not_computed(self, why: str, name: str, value: str = "removed") -> DataError:
-        """Returns the error for an unsupported model. `name` is the field to be `removed`, or set to another value."""
+        """Returns the error for an unsupported model. `name` and `value` end its advice: "rope_scaling removed"."""
         if name == "quantization_config":
             advice = "Use --pretrained with the model that it was made from: --frozen-bits stores that in few bits"
         else:
@@ -261,7 +261,7 @@ def _windowed(layers: int, read: _Reader) -> tuple[bool, ...]:
     if not read.has("layer_types"):  # all layers are alike; of these families only Mistral has windows
         return (window is not None,) * layers
 
-    # The configuration names a type for each layer, or a rule.
+    # The configuration has a type for each layer, or a rule that determines the types.
     if read.get("layer_types") is not None:
         windowed = _named_windows(layers, read)
     elif read.has("max_window_layers"):
@@ -287,11 +287,11 @@ def _named_windows(layers: int, read: _Reader) -> tuple[bool, ...]:
 
 
 def _rotaries(read: _Reader) -> tuple[Rotary, Rotary]:
-    """Returns the rotary positions of layers with full attention, and of layers with a window.
+    """Returns the rotary positions of layers with full attention, and of layers with a sliding window.
 
-    `rope_scaling` replaces `rope_parameters`, and a `rope_theta` beside them is the default of both. A Gemma 3 has
+    `rope_scaling` replaces `rope_parameters`. A `rope_theta` outside of both is the default for both. A Gemma 3 has
     `rope_parameters` for each of the two kinds of layers. There `rope_scaling` changes the parameters of full
-    attention, and other entries of `rope_parameters` are not read.
+    attention, and only the entries `full_attention` and `sliding_attention` of `rope_parameters` are read.
     """
     scaling = read.get("rope_scaling") or {}
     parameters = read.get("rope_parameters") or {}

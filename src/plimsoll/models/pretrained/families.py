@@ -1,4 +1,4 @@
-"""Reads `fields.toml`: for each `model_type`, a table of the use of each field of `config.json`. Imports no JAX."""
+"""Reads `fields.toml`, which states for each `model_type` how fields of `config.json` are used. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WITHOUT_DEFAULT = ("null", "required")
 
 
 class Field(NamedTuple):
-    """The use of a field of `config.json`."""
+    """How a field of `config.json` is used."""
 
     kind: Literal["computed", "only", "no_effect"]
     value: Any
-    """computed: the field's default; only: the one supported value; no_effect: None."""
+    """The default if `kind` is "computed"; the one supported value if it is "only"; None if it is "no_effect"."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_he
 BESIDE_TEXT = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 """Prefixes of tensors of a Gemma 3's vision part."""
 PREFIXES = {"language_model.model.": "model.", "language_model.lm_head.": "lm_head.", "model.language_model.": "model."}
-"""Prefixes in a Gemma 3 of text alone, by the old or new prefix in a Gemma 3 that sees pictures."""
+"""Dict from the old and new name prefixes in a Gemma 3 that sees pictures to those in a Gemma 3 of text alone."""
 LISTED = 8
 """Largest number of names that an error message lists."""
 
@@ -84,7 +84,7 @@ def tensors_of(folder: str | Path) -> dict[str, Tensor]:
 
 
 def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
-    """Returns the folder's tensors. Raises DataError if they are not those of the shape.
+    """Returns the folder's tensors. Raises DataError if they do not match the shape.
 
     Some models with a tied embedding save it only as `lm_head`; if both exist, the embedding is used. Rotary
     frequencies in old Llamas are ignored, because they follow from the configuration. Of a Gemma 3 that sees pictures
@@ -108,7 +108,7 @@ def checked(folder: str | Path, shape: DecoderShape) -> dict[str, Tensor]:
 
 
 def pieces_of(shape: tuple[int, ...], numbers: int) -> list[tuple[int, int]]:
-    """Returns ranges (begin, end) of rows that have up to `numbers` elements each, or one row."""
+    """Splits an array's rows into ranges (begin, end). Each range has one row, or at most `numbers` elements."""
     many = max(1, numbers // math.prod(shape[1:]))
     return [(first, min(first + many, shape[0])) for first in range(0, shape[0], many)]
 
@@ -146,7 +146,7 @@ def _sharded(folder: Path) -> dict[str, Tensor]:
             " to files under weight_map. Copy it again"
         ) from None
 
-    # Only names, no paths, so that an index cannot refer to a file outside the folder.
+    # Accept only names, no paths, so that an index cannot refer to a file outside the folder.
     absent = [name for name in files if Path(name).name != name or not (folder / name).is_file()]
     if absent:
         raise DataError(

@@ -32,9 +32,10 @@ def stored_like(shape: DecoderShape, bits: FrozenBits) -> Any:
 
 
 def kept(params: dict, bits: FrozenBits) -> dict:
-    """Returns `levers.frozen.stored` of `params`, but bfloat16 stacks of layers as bits (uint16), for slicing a layer.
+    """Returns `levers.frozen.stored(params, bits)`, with bfloat16 stacks of layers as their bits (uint16).
 
-    Embedding and head stay bfloat16: a product reads all of them, and XLA for CPU would copy bits to convert them.
+    XLA for CPU can slice one layer from bits without converting the stack. Embedding and head stay bfloat16: a product
+    reads all of them, and XLA for CPU would copy bits to convert them.
     """
 
     def with_bits(leaf: Any) -> Any:
@@ -60,7 +61,7 @@ def blank(shape: DecoderShape) -> dict:
 
 
 def blank_kept(tree: dict, bits: FrozenBits) -> dict:
-    """Returns `kept(tree, bits)` for a `tree` from `blank`, but makes packed zeros without quantising."""
+    """Returns `kept(tree, bits)` for a `tree` from `blank`, but creates quantised zeros directly."""
 
     def blank_leaf(leaf: Any, like: Any) -> Any:
         same = not isinstance(like, Packed) and like.dtype == leaf.dtype
@@ -77,7 +78,7 @@ def load(
     words: bool = True,
     like: Any = None,
 ) -> dict[str, Any]:
-    """Returns the folder's weights as parameters of `Decoder`, each stored as by `kept`.
+    """Returns the folder's weights as parameters of `Decoder`, in the form that `kept` returns.
 
     Args:
         folder: Folder of a Hugging Face model.
@@ -87,7 +88,7 @@ def load(
         like: Shapes, types and shardings of the returned arrays; None for the form that `bits` gives.
 
     Raises:
-        DataError: The tensors are not those of the shape.
+        DataError: The tensors do not match the shape.
     """
     tensors = checked(folder, shape)
     if bits is None:
