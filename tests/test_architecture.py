@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from functools import cache
 from pathlib import Path
 
@@ -158,6 +159,10 @@ def test_the_page_of_the_house_is_this_table():
         purpose = (ast.get_docstring(tree) or "").partition("\n")[0].replace("|", "\\|")
         allowed = ", ".join(f"`{other}`" for other in sorted(others)) or "none"
         assert f"| `{room}` | {purpose} | {allowed} |" in page
+    floors = {room: int(floor) for floor, room in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
+    assert floors.keys() == MAY_IMPORT.keys()
+    for room, others in MAY_IMPORT.items():
+        assert all(floors[other] < floors[room] for other in others - GROUND), room
 
 
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "grain", "tokenizers", "datasets", "pyarrow"}

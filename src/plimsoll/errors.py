@@ -200,7 +200,7 @@ class CheckpointError(PlimsollError):
 class StoppedError(PlimsollError):
     """Error raised if training stopped itself, for example because the loss became NaN or the disk is full.
 
-    The last good state is saved. The command line exits with code 3.
+    The last good checkpoint is kept: a state with NaN is not saved. The command line exits with code 3.
 
     Example:
         >>> plimsoll.StoppedError("the loss is NaN").exit_code
