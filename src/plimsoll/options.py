@@ -230,7 +230,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def group_of(kind: type, name: str) -> str:
-    """Returns an option's heading: `group` of the topmost base with the option, or `group` of `kind` if unset."""
+    """Returns the heading of an option in help: `group` of the most basic class that declares it, else of `kind`."""
     owners = [owner for owner in kind.__mro__ if name in inspect.get_annotations(owner)]
     group = getattr(owners[-1], "group", Options.group)
     if group != Options.group:

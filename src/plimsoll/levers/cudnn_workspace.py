@@ -20,7 +20,7 @@ are few, and slicing the batch would cost 5 % of a step of 1,024 positions."""
 MOST_CALLS = 16
 """Largest number of kernel calls for one batch. More calls take long to compile, and leave a card idle."""
 TIMES_QUERIES = 2
-"""Largest ratio of the bytes of a block's gradients of scores to the bytes of all queries."""
+"""A block is larger only while the gradients of its scores take at most this many times the bytes of all queries."""
 TILE = 64
 """A kernel pads the number of positions to a multiple of this."""
 SMALLEST_BLOCK = 512

@@ -1,4 +1,4 @@
-"""Choice of the next question to the compiler: a pure function of evidence and objective that reads no clock."""
+"""Choice of the plan to trace, compile or time next: a pure function of the results so far and of the objective."""
 
 from __future__ import annotations
 

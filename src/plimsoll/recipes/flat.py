@@ -15,7 +15,7 @@ from plimsoll.recipes.recipe import Recipe
 NAMES_OF_DATA = ("data", "dataset_id")
 """Two names of the option for data. A recipe has one of them, and accepts the other in Python."""
 NOTHING = (None, "none", "")
-"""Values that count as not set: no other option is reset for them."""
+"""Values that mean "not set". An option with one of them does not reset the options that conflict with it."""
 
 
 def rows(recipe: Recipe) -> tuple[Option, ...]:

@@ -15,7 +15,7 @@ from plimsoll.planner.hlo.module import Module
 PANEL_COLUMNS = 64
 """Largest number of columns in a core's panel. In bfloat16 panels mostly have half as many."""
 EIGEN_DEPTH = 1024
-"""Upper bound on the number of summed terms that Eigen packs at a time; 970 was measured."""
+"""Upper bound on the length of the contracted dimension that Eigen packs at a time; 970 was measured."""
 ITEM_BYTES = {"bfloat16": 2, "float16": 2}
 """Bytes of an element, by precision; 4 for other precisions."""
 

@@ -1,6 +1,7 @@
 """`plimsoll evaluate RUN --closed-loop`: the trained network drives simulated systems in place of their controllers.
 
-The systems are held-out variants of the run's HDF5 file, if it has any. They are simulated with the file's settings.
+The systems are the variants that the run's HDF5 file holds out, or its training variants if it holds out none. Both
+the network and the controllers drive them with the settings in that file.
 """
 
 import json

@@ -61,7 +61,8 @@ class Imitating:
         (self.outputs,), _ = spec.arrays["controls"]
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
-        """Number of states, which are the first features, to multiply by the gain matrix; 0 for the published form."""
+        """Number of features that are states (the first ones), to multiply by the gain matrix; 0 for a network without a
+        gain matrix, as published."""
         self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
             divisors = ", ".join(str(size) for size in range(1, self.length + 1) if self.length % size == 0)

@@ -23,9 +23,10 @@ def factorised(
     width: int,
     seed: int,
 ) -> Float32[np.ndarray, "items_and_1 width"]:
-    """Returns embeddings from the training `sequences`, whose ids count from 1.
+    """Returns item embeddings, from a factorisation of the matrix that counts users' interactions with items.
 
-    Columns beyond the rank of the matrix, and rows of items that nobody took, are random.
+    The ids in `sequences` count from 1. Columns beyond the rank of the matrix are random, and so are rows of items
+    without interactions.
     """
     from scipy import sparse
     from scipy.sparse import linalg
