@@ -61,7 +61,7 @@ class Imitating:
         (self.outputs,), _ = spec.arrays["controls"]
         self.families = len(spec.families)
         self.gain_states = spec.states if model.network == "gain" else 0
-        """Number of features that are states (the first ones), to multiply by the gain matrix; 0 for a network without a
+        """Number of features that are states (the first), to multiply by the gain matrix; 0 for a network without a
         gain matrix, as published."""
         self.unrolled = ("blocks",) if unrolls(compute, layers=model.layers) else ()
         if self.gain_states and self.length % model.patch:
