@@ -125,7 +125,7 @@ class Rates(Optimizer):
     """Optimizer steps over which the learning rate rises to its peak. By default --default-warmup-steps, and at most
     --warmup-fraction of the run."""
     default_warmup_steps: NonNegativeInt | None = 100
-    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. If None, the warm-up is
+    """Optimizer steps of the warm-up in a long run, if --warmup-steps is not given. Without it, the warm-up is
     --warmup-fraction of any run."""
     warmup_fraction: Share = 0.1
     """Largest share of the run that is warm-up, if --warmup-steps is not given."""

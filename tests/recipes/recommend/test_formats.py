@@ -53,7 +53,7 @@ def test_ratings_are_read_where_they_are_asked_for(tmp_path):
 UNCLEAR = {
     "empty": ("\n \n", "is empty: it has no interactions"),
     "another csv": ("who,what,when\nx,a,1\n", "begins with 'who,what,when'.*--user-column and --item-column"),
-    "four columns": ("1 31 5 100\n1 32 4 99\n", "has no form .*'1 31 5 100'.*--format movielens-csv, .*csv"),
+    "four columns": ("1 31 5 100\n1 32 4 99\n", "has no format .*'1 31 5 100'.*--format movielens-csv, .*csv"),
     "one column": ("1\n2\n", "has no form"),
 }
 

@@ -145,7 +145,7 @@ def test_what_nobody_took_for_training_begins_at_random():
 
 REFUSED = {
     "too many clusters": ({"clusters": 49}, "--clusters 49 is more than the 48 items"),
-    "too high a core": ({"k_core": 30}, "640 interactions, .* with 30 .*--k-core"),
+    "too high a core": ({"k_core": 30}, "640 interactions, .* fewer than 30.*--k-core"),
     "too high a rating": ({"min_rating": 5}, "--min-rating"),
 }
 
