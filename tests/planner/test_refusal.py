@@ -50,6 +50,13 @@ def test_the_smallest_plan_its_parts_and_what_would_be_enough():
     assert str(spared).endswith("--memory 124MiB")
 
 
+def test_a_trial_process_is_advised_where_its_smaller_margin_would_do():
+    assert any("--measure" in hint for hint in advice(smallest(process=70, spare=64)))
+    assert not any("--measure" in hint for hint in advice(smallest(process=80, spare=64)))
+    assert not any("--measure" in hint for hint in advice(smallest(process=70, spare=64), prepares="try"))
+    assert not any("--measure" in hint for hint in advice(smallest(process=120)))
+
+
 def test_where_nothing_compiles_the_reasons_are_all_there_is():
     found = refused(None, failures=["one", "two"])
     assert "no plan of toy compiles and runs on cpu: 2 failed, the first as one." in str(found)

@@ -506,3 +506,9 @@ def test_the_smallest_plan_says_whether_it_fits():
     for budget, fits in ((MIB, False), (GIB, True)):
         facts = find_smallest(problem(budget), Desk(FakeCompiler())).to_dict()
         assert (facts["fits"], facts["verdict"]) == (fits, "fits" if fits else "does not fit")
+
+
+def test_the_smallest_plan_needs_no_more_where_there_is_room():
+    short, roomy = (find_smallest(problem(budget), Desk(FakeCompiler())) for budget in (MIB, GIB))
+    assert roomy.ledger.needed_bytes == short.ledger.needed_bytes
+    assert not roomy.plan.lever("async_save")

@@ -117,6 +117,11 @@ class Console:
             early = early_end(
                 ended.step, self.schedule.steps, patience=self.schedule.patience or 0, best_by=best.best_by
             )
+        elif ended.why is Reason.FINISHED and ended.step < self.schedule.steps:
+            early = (
+                f"Training stopped at step {ended.step:,} of {self.schedule.steps:,} (--max-steps): repeat the command"
+                " with more of them, or without --max-steps, to continue"
+            )
         outcome = Outcome(
             steps=ended.step,
             train_loss=self.train_loss,

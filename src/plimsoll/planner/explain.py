@@ -32,8 +32,11 @@ class Priced:
         return self.ledger.predicted_peak_bytes
 
 
-def priced(evidence: Evidence, candidate: Candidate) -> Priced:
-    """Returns the candidate's plan with bytes and seconds: its first variant (`smaller`) that fits, else the last."""
+def priced(evidence: Evidence, candidate: Candidate, *, least: bool = False) -> Priced:
+    """Returns the candidate's plan with bytes and seconds.
+
+    That is its first variant (`smaller`) that fits; the last one if none fits, or if `least` is set.
+    """
     analysis = evidence.compiled.get(candidate) or evidence.by_trace(candidate)
     seconds = evidence.seconds(candidate).likely
     is_timed = candidate in evidence.timed
@@ -42,10 +45,12 @@ def priced(evidence: Evidence, candidate: Candidate) -> Priced:
         for plan in smaller(candidate.plan, evidence.problem)
     ]
     fitting = [variant for variant in variants if variant.ledger.fits]
-    return fitting[0] if fitting else variants[-1]
+    return fitting[0] if fitting and not least else variants[-1]
 
 
-def explained(evidence: Evidence, candidate: Candidate, compiles: int, ended: str = "") -> Planned:
+def explained(
+    evidence: Evidence, candidate: Candidate, compiles: int, ended: str = "", *, least: bool = False
+) -> Planned:
     """Returns the result of a search.
 
     Args:
@@ -53,9 +58,10 @@ def explained(evidence: Evidence, candidate: Candidate, compiles: int, ended: st
         candidate: The chosen candidate, which was compiled.
         compiles: Number of steps that were compiled.
         ended: Words about a search that was interrupted or ran out of time (Deadline.words); else empty.
+        least: True for the candidate's smallest variant, even if a faster one fits.
     """
     problem = evidence.problem
-    chosen = priced(evidence, candidate)
+    chosen = priced(evidence, candidate, least=least)
     analysis = evidence.compiled[candidate]
     others = [other for other in compared(evidence) if same_step(other.plan) != same_step(chosen.plan)]
     source = "measured" if chosen.is_timed else "kernels" if analysis.kernel_seconds else "roofline"

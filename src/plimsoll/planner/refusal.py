@@ -8,7 +8,7 @@ from plimsoll.errors import BudgetError
 from plimsoll.levers.lever import CLASSES
 from plimsoll.levers.registry import LEVERS, in_words
 from plimsoll.planned import HostLedger, Ledger
-from plimsoll.planner.bytes import STEP
+from plimsoll.planner.bytes import STEP, TRIED
 from plimsoll.planner.evidence import Failure
 from plimsoll.planner.explain import Priced
 from plimsoll.planner.types import Problem, Static
@@ -89,6 +89,11 @@ def _advice(problem: Problem, static: Static, least: Priced, would_fit: WouldFit
     over = least.ledger.needed_bytes - problem.budget_bytes
     parts = least.ledger.components
     hints = []
+
+    # Advice: a trial process, after which a plan keeps fewer bytes free.
+    tried_fits = TRIED.needed_bytes(least.ledger.predicted_peak_bytes) <= problem.budget_bytes
+    if problem.prepares != "try" and least.ledger.spare_bytes and tried_fits:
+        hints.append(f"--measure or `train`, which try the plan and then keep {format_bytes(TRIED.least_bytes)} free")
 
     # Advice: fewer settings by the user, or looser numerics.
     if problem.pinned_by is not None:

@@ -77,7 +77,7 @@ def find_smallest(problem: Problem, desk: Desk) -> Planned:
     if smallest is None:
         raise refused(evidence, None, desk)
 
-    planned = explained(evidence, smallest, desk.compiler.compiles)
+    planned = explained(evidence, smallest, desk.compiler.compiles, least=True)
     budget = format_budget(planned.ledger.needed_bytes)
     reason = f"the smallest plan{desk.deadline.words}: it fits in {budget} and more"
     return replace(planned, reason=reason)

@@ -57,7 +57,7 @@ class Outcome:
     finished: bool = True
     """True if the run has taken all its planned steps."""
     ended_early: str = ""
-    """Sentence from `early_end` if --patience has ended the run; otherwise empty."""
+    """Sentence about the end by --patience (`early_end`) or by --max-steps; otherwise empty."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
