@@ -103,6 +103,20 @@ def test_the_whole_run_has_as_many_epochs_as_its_steps_are(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("reason", "step", "is_said"),
+    [(Reason.FINISHED, 12, True), (Reason.FINISHED, 40, False), (Reason.TERMINATE, 12, False)],
+)
+def test_the_summary_names_max_steps_only_if_they_ended_the_session(tmp_path, monkeypatch, reason, step, is_said):
+    outcomes = []
+    monkeypatch.setattr(engine_console, "final_summary", lambda outcome: outcomes.append(outcome) or "")
+    console = made(tmp_path, per_epoch=None, steps=40)
+    console.summarise(Ended(step, reason), LEDGER, Best())
+    console.close()
+    (outcome,) = outcomes
+    assert ("--max-steps" in outcome.ended_early) == is_said
+
+
+@pytest.mark.parametrize(
     ("about", "summaries"),
     [
         ({"per_epoch": 2.0, "evaluate_every": 3}, [(1, "no"), (2, 3.0), (3, 6.0), (4, 6.0), (5, 10.0)]),

@@ -512,3 +512,5 @@ def test_the_smallest_plan_needs_no_more_where_there_is_room():
     short, roomy = (find_smallest(problem(budget), Desk(FakeCompiler())) for budget in (MIB, GIB))
     assert roomy.ledger.needed_bytes == short.ledger.needed_bytes
     assert not roomy.plan.lever("async_save")
+    assert roomy.alternatives
+    assert not any(other.plan.lever("async_save") for other in roomy.alternatives)

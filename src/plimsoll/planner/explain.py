@@ -58,12 +58,12 @@ def explained(
         candidate: The chosen candidate, which was compiled.
         compiles: Number of steps that were compiled.
         ended: Words about a search that was interrupted or ran out of time (Deadline.words); else empty.
-        least: True for the candidate's smallest variant, even if a faster one fits.
+        least: True for the smallest variants (`smaller`) of all plans, even if faster ones fit.
     """
     problem = evidence.problem
     chosen = priced(evidence, candidate, least=least)
     analysis = evidence.compiled[candidate]
-    others = [other for other in compared(evidence) if same_step(other.plan) != same_step(chosen.plan)]
+    others = [other for other in compared(evidence, least=least) if same_step(other.plan) != same_step(chosen.plan)]
     source = "measured" if chosen.is_timed else "kernels" if analysis.kernel_seconds else "roofline"
     failures = [failure.why for failure in evidence.failed.values()]
     is_text = problem.rate_unit == "tokens"
@@ -97,10 +97,10 @@ def explained(
     )
 
 
-def compared(evidence: Evidence) -> list[Priced]:
+def compared(evidence: Evidence, *, least: bool) -> list[Priced]:
     """Returns the plans that fit for certain, the fastest first. If any plan was timed, only timed plans count."""
     fitting = [
-        priced(evidence, candidate)
+        priced(evidence, candidate, least=least)
         for candidate in evidence.candidates()
         if evidence.is_traced(candidate) and evidence.chance(candidate) == 1
     ]
