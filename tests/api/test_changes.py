@@ -316,8 +316,8 @@ def test_a_longer_run_is_the_one_that_was_begun_with_that_length(tmp_path):
     assert trained("longer", "--steps", 9) == (0, ""), "it is still in its warm-up"
     assert fingerprint("longer") == fingerprint("whole")
     early, late = (tmp_path / "longer/log.txt").read_text().split("The run is in ")[1:]
-    assert "the same command again" in early
-    assert "the same command again" not in late
+    assert "the same command with a larger --max-steps" in early
+    assert "the same command" not in late
     assert f"plimsoll sample {tmp_path / 'longer'}" in late
 
     code, error = trained("whole", "--steps", 12)

@@ -113,7 +113,8 @@ def test_the_summary_names_max_steps_only_if_they_ended_the_session(tmp_path, mo
     console.summarise(Ended(step, reason), LEDGER, Best())
     console.close()
     (outcome,) = outcomes
-    assert ("--max-steps" in outcome.ended_early) == is_said
+    assert outcome.is_at_limit == is_said
+    assert not outcome.ended_early
 
 
 @pytest.mark.parametrize(

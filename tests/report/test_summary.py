@@ -77,6 +77,13 @@ def test_a_run_ends_with_where_it_is_and_what_to_type():
     assert "the same command again" in where_and_next("r", replace(OUTCOME, finished=False), uses=[])
 
 
+def test_a_session_that_max_steps_ended_goes_on_with_more_of_them():
+    at_limit = replace(OUTCOME, finished=False, is_at_limit=True)
+    assert "--max-steps" in final_summary(at_limit)
+    assert "the same command with a larger --max-steps" in where_and_next("r", at_limit, uses=[])
+    assert "the same call with a larger max_steps=" in where_and_next("r", at_limit, uses=[], of_functions=True)
+
+
 def test_a_run_that_patience_has_ended_says_why_which_step_is_the_best_and_how_to_go_on():
     why = early_end(12_000, 20_000, patience=3, best_by="loss")
     ended = replace(OUTCOME, finished=False, ended_early=why)

@@ -117,11 +117,6 @@ class Console:
             early = early_end(
                 ended.step, self.schedule.steps, patience=self.schedule.patience or 0, best_by=best.best_by
             )
-        elif ended.why is Reason.FINISHED and ended.step < self.schedule.steps:
-            early = (
-                f"Training stopped at step {ended.step:,} of {self.schedule.steps:,} (--max-steps): repeat the command"
-                " with more of them, or without --max-steps, to continue"
-            )
         outcome = Outcome(
             steps=ended.step,
             train_loss=self.train_loss,
@@ -132,6 +127,7 @@ class Console:
             epochs=self.epochs.over(ended.step),
             epochs_begun=self.epochs.begun(ended.step),
             finished=ended.step >= self.schedule.steps,
+            is_at_limit=ended.why is Reason.FINISHED and ended.step < self.schedule.steps,
             ended_early=early,
             rows_left_out=self.source.state().get("skipped", 0),
             waited_share=self.meter.waited_share,

@@ -57,7 +57,9 @@ class Outcome:
     finished: bool = True
     """True if the run has taken all its planned steps."""
     ended_early: str = ""
-    """Sentence about the end by --patience (`early_end`) or by --max-steps; otherwise empty."""
+    """Sentence from `early_end` if --patience has ended the run; otherwise empty."""
+    is_at_limit: bool = False
+    """True if the session ended at its --max-steps, before the run's last step."""
 
 
 def epoch_summary(epoch: Epoch) -> str:
@@ -89,6 +91,8 @@ def final_summary(outcome: Outcome) -> str:
     if outcome.rows_left_out:
         rows.append(("Rows Left Out:", f"{outcome.rows_left_out:,} that are not finite"))
     title = "Training complete" if outcome.finished else "Training stopped early; the same command continues it"
+    if outcome.is_at_limit:
+        title = "Training stopped at --max-steps; a larger one continues it"
     return "\n".join([outcome.ended_early or title, RULE, *columns(rows, align="ll")])
 
 
@@ -126,7 +130,10 @@ def where_and_next(run: str, outcome: Outcome, *, uses: Sequence[str], of_functi
         again = "call without patience=" if of_functions else "command without --patience"
         lines.append(f"  the same {again}, which takes the steps that are left")
     elif not outcome.finished:
-        lines.insert(2, f"  the same {'call' if of_functions else 'command'} again, which continues it")
+        again = "call" if of_functions else "command"
+        limit = "max_steps=" if of_functions else "--max-steps"
+        how = f"with a larger {limit}" if outcome.is_at_limit else "again"
+        lines.insert(2, f"  the same {again} {how}, which continues it")
     return "\n".join(lines)
 
 
